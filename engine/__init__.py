@@ -1,0 +1,1 @@
+"""The recall engine: model, request-level state, exact beam search, resident catalogs. Knows nothing of Kafka or Redis."""

@@ -1,0 +1,1 @@
+"""Device code: each Triton kernel beside a plain-torch twin with the same signature."""
