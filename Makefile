@@ -1,0 +1,46 @@
+# The two commands of the README are `make demo` and `make test`; each does its own set-up.
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+DEMO_FLAGS ?=
+
+.PHONY: help setup demo test lint types format bench docs lock clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(READY): requirements.lock requirements-movielens.lock pyproject.toml deploy/setup.sh
+	VENV=$(VENV) bash deploy/setup.sh
+
+setup: $(READY) ## a virtual environment with everything in it (REUSE_TORCH=1 takes torch from the python that runs it)
+
+demo: $(READY) ## real histories through a broker, a model and a live catalog, on this machine
+	$(BIN)/recallstream demo $(DEMO_FLAGS)
+
+test: $(READY) ## every test that needs neither a GPU nor a network
+	VENV=$(VENV) bash deploy/setup-browser.sh
+	$(BIN)/pytest -m "not gpu and not stress" $(PYTEST_FLAGS)
+
+lint: $(READY) ## ruff, rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY) ## mypy --strict
+	$(BIN)/mypy
+
+format: $(READY) ## let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(READY) ## write the generated pages of docs/ anew
+	$(BIN)/python -m docs.generate
+
+lock: $(READY) ## resolve the dependencies anew
+	$(BIN)/pip install -q uv
+	(echo "# Every dependency, extras included, pinned with hashes. Made by: make lock"; \
+	 $(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes \
+	   --no-emit-index-url --no-header --no-annotate -q) > requirements.lock.new
+	mv requirements.lock.new requirements.lock
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
