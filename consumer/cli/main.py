@@ -1,0 +1,112 @@
+"""``recallstream``: one command, one module of this package a sub-command."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+from pydantic import BaseModel, ValidationError, create_model
+from pydantic_settings import CliApp, SettingsConfigDict, SettingsError
+from rich.console import Console
+from rich.table import Table
+
+from engine.errors import RecallstreamError
+
+# name: (module:class, summary). The class is a pydantic model (settings or plain) whose ``cli_cmd`` does the work; it is
+# imported only when it is asked for, and its heavy imports belong inside ``cli_cmd``.
+COMMANDS = {
+    "serve": ("consumer.cli.serve:Serve", "run the service: Kafka in, recalled items out"),
+    "recall": ("consumer.cli.recall:Recall", "recall for every row of a Parquet file, without Kafka"),
+    "send": ("consumer.cli.send:Send", "send one request and show the answer"),
+    "catalog": ("consumer.cli.catalog:CatalogCommand", "build, publish, inspect, activate and roll back catalogs"),
+    "demo": ("consumer.cli.demo:Demo", "the whole data flow on this machine, on real data"),
+}
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns its exit code: 0 done, 1 failed, 2 bad usage or settings, 130 interrupted."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        _show_commands()
+        return 0 if arguments else EXIT_USAGE
+    if arguments[0] == "--version":
+        Console().print(f"recallstream {version('recallstream')}", highlight=False)
+        return 0
+    name, *rest = arguments
+    if name not in COMMANDS:
+        return _fail(EXIT_USAGE, f"unknown command {name!r}; there are {', '.join(COMMANDS)}")
+    try:
+        CliApp.run(_load(name), cli_args=[_kebab_case(word) for word in rest], cli_exit_on_error=False)
+    except ValidationError as error:
+        return _fail(EXIT_USAGE, f"{name}: {describe(error)}")
+    except SettingsError as error:
+        return _fail(EXIT_USAGE, f"{name}: {str(error).splitlines()[0]}")
+    except (RecallstreamError, OSError) as error:
+        return _fail(EXIT_FAILURE, f"{name}: {error}")
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except SystemExit as stop:
+        return _exit_code(stop)
+    return 0
+
+
+def describe(error: ValidationError) -> str:
+    """One line for all that is wrong: dotted field name and message, never the offending value (it may be a secret)."""
+    return "; ".join(
+        ": ".join(filter(None, (".".join(map(str, item["loc"])), item["msg"].removeprefix("Value error, "))))
+        for item in error.errors(include_url=False, include_input=False)
+    )
+
+
+def _load(name: str) -> type[BaseModel]:
+    """The command's class, told its name and the command line conventions that all commands share."""
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    command = getattr(importlib.import_module(module), attribute)
+    conventions: dict[str, Any] = dict(
+        SettingsConfigDict(
+            cli_prog_name=f"recallstream {name}",
+            cli_kebab_case=True,
+            cli_implicit_flags=True,
+            cli_avoid_json=True,
+            cli_hide_none_type=True,
+        )
+    )
+    return create_model(command.__name__, __base__=command, __doc__=command.__doc__, __cls_kwargs__=conventions)
+
+
+def _kebab_case(word: str) -> str:
+    """``--engine.max_batch`` is ``--engine.max-batch``: a flag may be spelled as the setting is in TOML."""
+    if not word.startswith("--"):
+        return word
+    flag, equals, value = word.partition("=")
+    return flag.replace("_", "-") + equals + value
+
+
+def _show_commands() -> None:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, (_, summary) in COMMANDS.items():
+        table.add_row(f"  [bold]{name}[/]", summary)
+    console = Console()
+    console.print("usage: recallstream COMMAND [--help] ...\n", highlight=False, markup=False)
+    console.print(table)
+
+
+def _fail(code: int, message: str) -> int:
+    line = " ".join(message.split())
+    Console(stderr=True).print(f"recallstream {line}", soft_wrap=True, markup=False, highlight=False)
+    return code
+
+
+def _exit_code(stop: SystemExit) -> int:
+    if isinstance(stop.code, str):
+        return _fail(EXIT_FAILURE, stop.code)
+    return stop.code or 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
