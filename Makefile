@@ -4,7 +4,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_FLAGS ?=
 
-.PHONY: help setup demo test lint types format bench docs lock clean
+KAFKA_DIR ?= .data/kafka
+
+.PHONY: help setup demo kafka test lint types format bench docs lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -16,6 +18,9 @@ setup: $(READY) ## a virtual environment with everything in it (REUSE_TORCH=1 ta
 
 demo: $(READY) ## real histories through a broker, a model and a live catalog, on this machine
 	$(BIN)/recallstream demo $(DEMO_FLAGS)
+
+kafka: ## a real Apache Kafka on 127.0.0.1:9092 (needs a JDK 17 and Maven; Ctrl-C stops it)
+	bash deploy/kafka/start.sh $(KAFKA_DIR)
 
 test: $(READY) ## every test that needs neither a GPU nor a network
 	VENV=$(VENV) bash deploy/setup-browser.sh
