@@ -14,7 +14,8 @@ class Trie:
 
     A node's index at its level is the lexicographic rank of its prefix. All arrays are int32:
 
-    - ``code[l]``, ``[nodes(l + 1)]``: code of the edge into each node of level ``l + 1``, for ``l`` in ``0 .. levels - 1``
+    - ``code[l]``, ``[nodes(l + 1)]``: code of the edge into each node of level ``l + 1``,
+      for ``l`` in ``0 .. levels - 1``
     - ``child_begin[l]``, ``[nodes(l) + 1]``: first child (a node of level ``l + 1``) of each node of level ``l``,
       for ``l`` in ``0 .. levels - 1``
     - ``item_begin[l]``, ``[nodes(l) + 1]``: first item (in leaf order) below each node of level ``l``,

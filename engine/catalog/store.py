@@ -1,0 +1,159 @@
+"""The resident catalog versions of a process: active, previous, staged."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+import torch
+
+from engine.catalog.catalog import Catalog
+from engine.catalog.resident import ResidentCatalog, device_bytes, host_bytes
+from engine.errors import CatalogError, RequestError
+
+
+@dataclass(slots=True)
+class _Slot:
+    resident: ResidentCatalog
+    pins: int = 0
+
+
+class CatalogStore:
+    """Holds what is resident. A batch pins the version it starts with; a swap replaces one reference.
+
+    The previous version stays resident, so that a rollback needs no upload. Thread-safe. ``free_memory`` gives the
+    bytes that are free on the device; it is asked before an upload.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        model_id: str,
+        level_sizes: Sequence[int],
+        free_memory: Callable[[], int] | None = None,
+    ) -> None:
+        self.device = device
+        self.model_id = model_id
+        self.level_sizes = tuple(level_sizes)
+        self._free_memory = free_memory or (lambda: free_memory_of(device))
+        self._lock = Lock()
+        self._slots: dict[str, _Slot] = {}
+        self._active: str | None = None
+        self._previous: str | None = None
+        self._staged: str | None = None
+
+    @property
+    def active(self) -> str | None:
+        return self._active
+
+    @property
+    def previous(self) -> str | None:
+        return self._previous
+
+    def resident(self) -> tuple[str, ...]:
+        """Versions that can be pinned by name: active first, then previous, then staged."""
+        with self._lock:
+            return self._named()
+
+    def resident_bytes(self) -> int:
+        """Device bytes of all versions, those included that only a pin still holds."""
+        with self._lock:
+            return sum(device_bytes(slot.resident.catalog) for slot in self._slots.values())
+
+    def check(self, catalog: Catalog) -> None:
+        """Raises CatalogError ``incompatible`` or ``memory`` if the catalog could not be staged."""
+        if catalog.model != self.model_id:
+            raise CatalogError("incompatible", f"made for model {catalog.model!r}, loaded is {self.model_id!r}")
+        if tuple(catalog.trie.sizes) != self.level_sizes:
+            raise CatalogError("incompatible", f"level sizes {catalog.trie.sizes}, the model's are {self.level_sizes}")
+        need = device_bytes(catalog) + (host_bytes(catalog) if self.device.type == "cpu" else 0)
+        free = self._free_memory()
+        if need > free:
+            raise CatalogError("memory", f"needs {need} bytes beside the resident versions, {free} are free")
+
+    def stage(self, catalog: Catalog) -> ResidentCatalog:
+        """Upload a version beside the active one; an older staged version is dropped. Raises CatalogError."""
+        with self._lock:
+            if catalog.version in self._named():
+                return self._slots[catalog.version].resident
+        self.check(catalog)
+        try:
+            resident = ResidentCatalog(catalog, self.device)
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            raise CatalogError("memory", f"out of memory while staging: {error}") from error
+        with self._lock:
+            dropped, self._staged = self._staged, catalog.version
+            self._slots.setdefault(catalog.version, _Slot(resident))
+            self._free(dropped)
+            return self._slots[catalog.version].resident
+
+    def activate(self, version: str) -> None:
+        """Serve a resident version; the one that served becomes the previous. Raises CatalogError ``not_resident``."""
+        with self._lock:
+            if version not in self._named():
+                raise CatalogError("not_resident", f"version {version} is not resident")
+            if version == self._active:
+                return
+            dropped = self._previous
+            self._previous, self._active = self._active, version
+            if self._staged == version:
+                self._staged = None
+            self._free(dropped)
+
+    def rollback(self) -> str:
+        """Serve the previous version again and return its name. Raises CatalogError ``no_previous``."""
+        previous = self._previous
+        if previous is None:
+            raise CatalogError("no_previous", "there is no previous version to go back to")
+        self.activate(previous)
+        return previous
+
+    def discard(self, version: str) -> None:
+        """Drop a staged or previous version. Raises CatalogError ``active`` for the one that serves."""
+        with self._lock:
+            if version == self._active:
+                raise CatalogError("active", f"version {version} is active")
+            if version == self._staged:
+                self._staged = None
+            if version == self._previous:
+                self._previous = None
+            self._free(version)
+
+    @contextmanager
+    def pin(self, version: str | None = None) -> Iterator[ResidentCatalog]:
+        """Hold a version (the active one by default) resident for the time of a ``with`` block.
+
+        Raises RequestError ``no_catalog`` or ``unknown_catalog``.
+        """
+        with self._lock:
+            name = version if version is not None else self._active
+            if name is None:
+                raise RequestError("no_catalog", "no catalog is resident yet")
+            if name not in self._named():
+                raise RequestError("unknown_catalog", f"catalog {name} is not resident")
+            slot = self._slots[name]
+            slot.pins += 1
+        try:
+            yield slot.resident
+        finally:
+            with self._lock:
+                slot.pins -= 1
+                self._free(name)
+
+    def _named(self) -> tuple[str, ...]:
+        return tuple(name for name in (self._active, self._previous, self._staged) if name is not None)
+
+    def _free(self, version: str | None) -> None:
+        if version in self._slots and version not in self._named() and self._slots[version].pins == 0:
+            del self._slots[version]
+
+
+def free_memory_of(device: torch.device) -> int:
+    """Free bytes on the device: the GPU's own figure, or what Linux calls available."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise CatalogError("memory", "this system does not tell its available memory")
