@@ -13,8 +13,8 @@ from rich.table import Table
 
 from engine.errors import RecallstreamError
 
-# name: (module:class, summary). The class is a pydantic model (settings or plain) whose ``cli_cmd`` does the work. It is
-# imported only when it is asked for; its heavy imports belong inside ``cli_cmd``.
+# name: (module:class, summary). The class is a pydantic model (settings or plain) whose ``cli_cmd`` does the work. It
+# is imported only when it is asked for; its heavy imports belong inside ``cli_cmd``.
 COMMANDS = {
     "serve": ("consumer.cli.serve:Serve", "run the service: Kafka in, recalled items out"),
     "recall": ("consumer.cli.recall:Recall", "recall for every row of a Parquet file, without Kafka"),
