@@ -1,0 +1,94 @@
+"""What the serving loop reports while it works. Called from its threads: implementations are thread-safe and quick."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+CloseReason = Literal["idle", "requests", "tokens", "window", "deadline"]
+"""Why a batch stopped waiting for more requests."""
+
+ReplyStatus = Literal["ok", "expired", "rejected", "error"]
+Stage = Literal["admission", "queue", "reply"]
+Rebalance = Literal["assigned", "revoked", "lost"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyTimes:
+    """Seconds of one request. ``total`` runs from its admission to its reply; zero where it never got so far."""
+
+    queue: float = 0.0
+    prefill: float = 0.0
+    decode: float = 0.0
+    total: float = 0.0
+
+
+class ServingObserver(Protocol):
+    """Every event that is worth a metric."""
+
+    def received(self, records: int, size: int) -> None:
+        """Records were read; ``size`` is the bytes of their values."""
+
+    def bad_record(self, code: str) -> None:
+        """A record was no servable request; ``code`` is its error."""
+
+    def clock_skew(self, seconds: float) -> None:
+        """A record's timestamp lies so far in our future."""
+
+    def batch_closed(self, requests: int, tokens: int, reason: CloseReason) -> None:
+        """A batch goes to the engine."""
+
+    def batch_finished(self, seconds: float) -> None:
+        """The engine answered a batch."""
+
+    def batch_failed(self, requests: int) -> None:
+        """The engine raised for a batch, which is now tried in parts."""
+
+    def expired(self, stage: Stage) -> None:
+        """A request's deadline passed, noticed there."""
+
+    def replied(self, status: ReplyStatus, code: str | None, times: ReplyTimes) -> None:
+        """A reply was handed to the producer; ``code`` is the error's unless ``status`` is ok."""
+
+    def reply_confirmed(self, seconds: float) -> None:
+        """The broker acknowledged a reply so long after its request was admitted."""
+
+    def dead_letter(self, reason: str) -> None:
+        """A record was handed to the producer as a dead letter."""
+
+    def late_result(self) -> None:
+        """A request was finished for a partition that is no longer ours; its offset was left alone."""
+
+    def committed(self, ok: bool) -> None:
+        """One commit's answer."""
+
+    def rebalanced(self, kind: Rebalance, partitions: int) -> None:
+        """Partitions came or went."""
+
+    def offset_reset(self, skipped: int) -> None:
+        """A partition had no usable committed offset and started elsewhere, passing over ``skipped`` records."""
+
+    def paused(self, seconds: float) -> None:
+        """Reading went on after so long a pause."""
+
+    def client_error(self, client: Literal["consumer", "producer"], code: str) -> None:
+        """librdkafka reported an error that it handles itself."""
+
+
+class NullObserver:
+    """Observes nothing."""
+
+    def received(self, records: int, size: int) -> None: ...
+    def bad_record(self, code: str) -> None: ...
+    def clock_skew(self, seconds: float) -> None: ...
+    def batch_closed(self, requests: int, tokens: int, reason: CloseReason) -> None: ...
+    def batch_finished(self, seconds: float) -> None: ...
+    def batch_failed(self, requests: int) -> None: ...
+    def expired(self, stage: Stage) -> None: ...
+    def replied(self, status: ReplyStatus, code: str | None, times: ReplyTimes) -> None: ...
+    def reply_confirmed(self, seconds: float) -> None: ...
+    def dead_letter(self, reason: str) -> None: ...
+    def late_result(self) -> None: ...
+    def committed(self, ok: bool) -> None: ...
+    def rebalanced(self, kind: Rebalance, partitions: int) -> None: ...
+    def offset_reset(self, skipped: int) -> None: ...
+    def paused(self, seconds: float) -> None: ...
+    def client_error(self, client: Literal["consumer", "producer"], code: str) -> None: ...
