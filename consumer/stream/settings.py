@@ -1,4 +1,4 @@
-"""Settings of the Kafka side and what they become for librdkafka. Options that carry the delivery contract are fixed."""
+"""Settings of the Kafka side and what they become for librdkafka. Options that the guarantees rest on are fixed."""
 
 from collections.abc import Mapping
 from typing import Final, Literal, Self
@@ -32,14 +32,12 @@ class KafkaSettings(BaseModel):
     group_id: str = Field("recallstream", min_length=1, description="consumer group; its members share the partitions")
     request_topic: str = Field("recall.requests", min_length=1, description="topic that requests are read from")
     reply_topic: str = Field("recall.replies", min_length=1, description="topic of replies to requests that name none")
-    dead_letter_topic: str = Field(
-        "recall.dead-letters", min_length=1, description="topic of records that cannot be served"
-    )
+    dead_letter_topic: str = Field("recall.dead-letters", min_length=1, description="topic of unservable records")
     reply_topics_allowed: tuple[str, ...] = Field(
         (), description="other topics that a request may name: exact names, or prefixes written with a final *"
     )
     offset_reset: Literal["earliest", "latest"] = Field(
-        "latest", description="where a partition starts whose committed offset is missing or gone; counted"
+        "earliest", description="where a partition starts whose committed offset is missing or gone; counted"
     )
 
     security_protocol: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = Field(
