@@ -1,0 +1,63 @@
+"""When an answer becomes worthless, and which waiting requests have come to that point."""
+
+import heapq
+from dataclasses import dataclass
+
+_SLACK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """One moment on both clocks: ``wall`` in milliseconds of the epoch, ``monotonic`` in seconds."""
+
+    wall: float
+    monotonic: float
+
+
+def resolve_deadline(
+    asked_ms: float | None, timestamp_ms: float, now: Clocks, *, default_ms: float, maximum_ms: float
+) -> float:
+    """The deadline on the monotonic clock: what was asked, else the record's timestamp and the default.
+
+    Never further ahead than the maximum counts from now, whatever the producer's clock says.
+    """
+    deadline_ms = timestamp_ms + default_ms if asked_ms is None else asked_ms
+    return now.monotonic + min(deadline_ms - now.wall, maximum_ms) / 1000
+
+
+class Deadline:
+    """A budget that several steps share: ``seconds`` from the moment it is made."""
+
+    def __init__(self, seconds: float, now: float) -> None:
+        self.at = now + seconds
+
+    def left(self, now: float) -> float:
+        """Seconds that remain, never negative."""
+        return max(0.0, self.at - now)
+
+
+class DeadlineHeap:
+    """Keys by deadline. Entries of keys that left are dropped lazily, but never outnumber the others for long."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int]] = []
+        self._live: dict[int, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def add(self, key: int, deadline: float) -> None:
+        self._live[key] = deadline
+        heapq.heappush(self._heap, (deadline, key))
+
+    def discard(self, key: int) -> None:
+        del self._live[key]
+        if len(self._heap) > 2 * len(self._live) + _SLACK:
+            self._heap = [(deadline, key) for key, deadline in self._live.items()]
+            heapq.heapify(self._heap)
+
+    def tightest(self) -> tuple[float, int] | None:
+        """The nearest deadline and its key."""
+        while self._heap and self._heap[0][1] not in self._live:
+            heapq.heappop(self._heap)
+        return self._heap[0] if self._heap else None
