@@ -1,0 +1,78 @@
+"""Dead letters: the original record, and headers that say why it could not be served."""
+
+from dataclasses import dataclass
+
+from consumer.wire.headers import Headers, header_size, record_size
+
+PREFIX = "dlq."
+MAX_MESSAGE_BYTES = 512
+_NAME_BYTES = 128
+_TRUNCATED = ("dlq.truncated", b"true")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRecord:
+    """A record as it was read. ``timestamp_ms`` is epoch milliseconds."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """What to produce to the dead-letter topic."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+def dead_letter(
+    record: SourceRecord, *, error_class: str, message: str, stage: str, group: str, max_bytes: int
+) -> DeadLetter:
+    """Build the dead letter of ``record`` so that key, value and headers stay within ``max_bytes``.
+
+    The value goes along byte for byte and the original headers as long as they fit; the value is cut, and
+    ``dlq.truncated`` set, only if it does not fit beside the ``dlq.*`` headers. Those of an earlier dead letter are
+    replaced, and ``dlq.attempt`` counts on from them.
+    """
+    headers: list[tuple[str, bytes | None]] = [
+        ("dlq.error.class", _text(error_class, _NAME_BYTES)),
+        ("dlq.error.message", _text(message, MAX_MESSAGE_BYTES)),
+        ("dlq.error.stage", _text(stage, _NAME_BYTES)),
+        ("dlq.original.topic", record.topic.encode()),
+        ("dlq.original.partition", str(record.partition).encode()),
+        ("dlq.original.offset", str(record.offset).encode()),
+        ("dlq.original.timestamp", str(record.timestamp_ms).encode()),
+        ("dlq.consumer.group", group.encode()),
+        ("dlq.attempt", str(_attempts(record.headers) + 1).encode()),
+    ]
+    key, value = record.key, record.value
+    if record_size(key, value, headers) > max_bytes:
+        headers.append(_TRUNCATED)
+        if record_size(key, None, headers) > max_bytes:
+            key = None
+        value = (value or b"")[: max(0, max_bytes - record_size(key, None, headers))]
+    room = max_bytes - record_size(key, value, headers)
+    for name, content in record.headers:
+        size = header_size(name, content)
+        if not name.startswith(PREFIX) and size <= room:
+            headers.append((name, content))
+            room -= size
+    return DeadLetter(key, value, headers)
+
+
+def _attempts(headers: Headers) -> int:
+    """Earlier dead letters of this record."""
+    text = dict(headers).get("dlq.attempt") or b"0"
+    return int(text) if text.isdigit() and len(text) <= 9 else 0
+
+
+def _text(message: str, most: int) -> bytes:
+    """UTF-8 of at most ``most`` bytes, cut between characters."""
+    return message.encode("utf-8", "replace")[:most].decode("utf-8", "ignore").encode()

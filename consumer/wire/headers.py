@@ -1,0 +1,110 @@
+"""Record headers: whom to answer, how a reply names its request, and what a record weighs for Kafka."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+Headers = Sequence[tuple[str, bytes | None]]
+"""Headers as Kafka has them: ordered, names may repeat, a value may be null."""
+
+CORRELATION_ID = "correlation-id"
+REPLY_TOPIC = "reply-topic"
+REPLY_PARTITION = "reply-partition"
+TRACEPARENT = "traceparent"
+SPRING_CORRELATION_ID = "kafka_correlationId"
+SPRING_REPLY_TOPIC = "kafka_replyTopic"
+SPRING_REPLY_PARTITION = "kafka_replyPartition"
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_DIGITS = re.compile(rb"[0-9]{1,10}")
+_MAX_PARTITION = 2**31 - 1
+
+RECORD_OVERHEAD = 128
+"""Bytes of a record and its batch beside key, value and headers; Kafka takes 72 to 98 with an empty batch."""
+HEADER_OVERHEAD = 10
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHeaders:
+    """What the service reads from a request's headers. A repeated header counts as its last value.
+
+    ``correlation_name`` is the name under which the correlation id came. ``error`` says what is wrong with a header:
+    the request is then answered ``bad_request``, without the malformed part.
+    """
+
+    correlation_id: bytes | None = None
+    correlation_name: str = CORRELATION_ID
+    reply_topic: str | None = None
+    reply_partition: int | None = None
+    traceparent: bytes | None = None
+    error: str | None = None
+
+    @classmethod
+    def parse(cls, headers: Headers | None) -> Self:
+        """Read ``headers``; never raises. Our own names win over Spring's."""
+        found: Mapping[str, bytes | None] = dict(headers or ())
+        correlation_name = CORRELATION_ID
+        if found.get(CORRELATION_ID) is None and found.get(SPRING_CORRELATION_ID) is not None:
+            correlation_name = SPRING_CORRELATION_ID
+        topic = found.get(REPLY_TOPIC) or found.get(SPRING_REPLY_TOPIC)
+        partition, error = _reply_partition(found)
+        traceparent = found.get(TRACEPARENT)
+        return cls(
+            correlation_id=found.get(correlation_name),
+            correlation_name=correlation_name,
+            reply_topic=None if topic is None else topic.decode("utf-8", "replace"),
+            reply_partition=partition,
+            traceparent=traceparent if traceparent and _TRACEPARENT.fullmatch(traceparent) else None,
+            error=error,
+        )
+
+
+def _reply_partition(found: Mapping[str, bytes | None]) -> tuple[int | None, str | None]:
+    text, spring = found.get(REPLY_PARTITION), found.get(SPRING_REPLY_PARTITION)
+    if text is not None:
+        if _DIGITS.fullmatch(text) and int(text) <= _MAX_PARTITION:
+            return int(text), None
+        return None, f"header {REPLY_PARTITION}: must be a decimal number from 0 to {_MAX_PARTITION}"
+    if spring is None:
+        return None, None
+    partition = int.from_bytes(spring, "big", signed=True)
+    if len(spring) == 4 and partition >= 0:
+        return partition, None
+    return None, f"header {SPRING_REPLY_PARTITION}: must be a 4-byte big-endian int that is not negative"
+
+
+def reply_topic_allowed(topic: str, allowed: Iterable[str]) -> bool:
+    """Whether ``topic`` is a legal Kafka name and one of ``allowed``: exact names, or prefixes that end in ``*``."""
+    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        return False
+    return any(topic.startswith(rule[:-1]) if rule.endswith("*") else topic == rule for rule in allowed)
+
+
+def reply_headers(
+    request: RequestHeaders, *, topic: str, partition: int, offset: int, catalog: str | None
+) -> list[tuple[str, bytes]]:
+    """Headers of a reply: the correlation id byte for byte under the name that came, and where the request stood."""
+    headers = [
+        ("request-topic", topic.encode()),
+        ("request-partition", str(partition).encode()),
+        ("request-offset", str(offset).encode()),
+    ]
+    if request.correlation_id is not None:
+        headers.insert(0, (request.correlation_name, request.correlation_id))
+    if request.traceparent is not None:
+        headers.append((TRACEPARENT, request.traceparent))
+    if catalog is not None:
+        headers.append(("catalog", catalog.encode()))
+    return headers
+
+
+def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """Upper bound of the bytes that Kafka counts against a topic's limit before compression: headers count too."""
+    return RECORD_OVERHEAD + len(key or b"") + len(value or b"") + sum(header_size(*header) for header in headers)
+
+
+def header_size(name: str, content: bytes | None) -> int:
+    """Upper bound of one header's bytes."""
+    return HEADER_OVERHEAD + len(name.encode()) + len(content or b"")

@@ -1,0 +1,272 @@
+"""The request record: bytes to a validated ``WireRequest``, and on to the engine's ``RecallRequest``."""
+
+import re
+from functools import lru_cache
+from math import isinf
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from consumer.wire.arrays import binary_of, read_item_ids, read_tokens
+from consumer.wire.codec import Shape, codec_of, read_map
+from consumer.wire.errors import Codec, WireError
+from consumer.wire.settings import RecallDefaults, WireLimits
+from engine.errors import RequestError
+from engine.request import NO_ITEMS, BeamPolicy, ItemIds, RecallRequest, Score, TagFilter
+
+VERSION = 1
+MAX_REQUEST_ID = 128
+MAX_USER_ID = 256
+MAX_LABELS = 16
+MAX_WIDTHS = 16
+MAX_FIELDS = 256
+"""Entries of the request's own map, known or not."""
+
+Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Name = Annotated[str, Meta(min_length=1)]
+
+
+class Beam(msgspec.Struct, frozen=True, kw_only=True):
+    """``width`` for every level, or one of ``widths`` per level; ``margin`` drops beams, never under ``min_width``."""
+
+    width: Count | None = None
+    widths: Annotated[tuple[Count, ...], Meta(min_length=1)] | None = None
+    margin: Annotated[float, Meta(ge=0)] | None = None
+    min_width: Count | None = None
+
+    def __post_init__(self) -> None:
+        if (self.width is None) == (self.widths is None):
+            raise ValueError("give either width or widths")
+        if self.margin is not None and isinf(self.margin):
+            raise ValueError("margin must be finite")
+        if self.margin is None and self.min_width is not None:
+            raise ValueError("min_width needs margin")
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Tag names; an empty ``any`` could match nothing and is refused."""
+
+    any: Annotated[tuple[Name, ...], Meta(min_length=1)] | None = None
+    all: tuple[Name, ...] = ()
+    none: tuple[Name, ...] = ()
+
+
+class RequestFields(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields that msgspec checks. Item ids and tokens become arrays and are checked apart."""
+
+    request_id: Annotated[str, Meta(min_length=1, max_length=MAX_REQUEST_ID)]
+    user_id: Annotated[str, Meta(max_length=MAX_USER_ID)] | None = None
+    template: Name = "default"
+    context: dict[str, Int64 | str] = {}
+    top_k: Count | None = None
+    beam: Beam | None = None
+    score: Score | None = None
+    max_items_per_sid: Count | None = None
+    exclude_history: bool = False
+    filter: Filter | None = None
+    deadline_ms: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+    catalog: Name | None = None
+    return_sids: bool = False
+    return_fields: tuple[Name, ...] = ()
+    labels: dict[str, str] = {}
+    type: str = "recall"
+    priority: Annotated[int, Meta(ge=0, le=9)] = 5
+    explain: bool = False
+
+
+class WireRequest(RequestFields, frozen=True, kw_only=True):
+    """One valid request as it was sent; a field that is ``None`` takes its default from the settings.
+
+    ``history``: int64 ``[n]`` or strings, oldest first; ``tokens``: int32 ``[n]``; exactly one of the two is given.
+    ``exclude``: int64 ``[n]`` or strings. ``user_id``: the record's key where the request names none.
+    """
+
+    codec: Codec
+    history: ItemIds | None = None
+    tokens: NDArray[np.int32] | None = None
+    exclude: ItemIds = NO_ITEMS
+
+
+def decode(value: bytes | None, *, key: bytes | None, limits: WireLimits) -> WireRequest:
+    """Read and check one record. Raises ``WireError`` and nothing else, whatever the bytes."""
+    fields: dict[str, Any] = {}
+    try:
+        _read(value, limits, fields)
+        return _validate(fields, codec_of(value or b""), key, limits)
+    except RequestError as error:
+        request_id, user_id, labels = fields.get("request_id"), fields.get("user_id"), fields.get("labels")
+        raise WireError(
+            error.code,
+            error.message,
+            request_id=request_id if isinstance(request_id, str) and len(request_id) <= MAX_REQUEST_ID else None,
+            user_id=user_id if isinstance(user_id, str) and len(user_id) <= MAX_USER_ID else user_of(key),
+            labels=labels if _are_labels(labels, limits) else None,
+            codec=codec_of(value or b""),
+        ) from None
+
+
+def user_of(key: bytes | None) -> str | None:
+    """The user that a record's key names; a key that is no UTF-8 text of 1 to 256 characters names none."""
+    if not key:
+        return None
+    try:
+        user = key.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return user if len(user) <= MAX_USER_ID else None
+
+
+def to_recall_request(wire: WireRequest, defaults: RecallDefaults, levels: int) -> RecallRequest:
+    """Fill in the settings' defaults for a model of ``levels`` SID levels. Raises ``RequestError``.
+
+    Without ``beam`` the default width is raised to ``top_k``; without ``top_k`` the default is lowered to the beam.
+    """
+    beam = wire.beam
+    if beam is None:
+        top_k = wire.top_k or defaults.top_k
+        policy = BeamPolicy((max(defaults.width, top_k),) * levels, defaults.margin, defaults.min_width)
+    else:
+        widths = beam.widths or (beam.width or 0,) * levels
+        if len(widths) != levels:
+            raise _bad(f"beam.widths: {len(widths)} given, the model has {levels} levels")
+        policy = BeamPolicy(widths, beam.margin, beam.min_width or 1)
+        top_k = wire.top_k or min(defaults.top_k, widths[-1])
+    tags = wire.filter
+    return RecallRequest(
+        beam=policy,
+        top_k=top_k,
+        history=wire.history,
+        tokens=wire.tokens,
+        template=wire.template,
+        context=wire.context,
+        score=wire.score or defaults.score,
+        max_items_per_sid=wire.max_items_per_sid,
+        exclude=wire.exclude,
+        exclude_history=wire.exclude_history,
+        filter=None if tags is None else TagFilter(tags.any or (), tags.all, tags.none),
+        catalog=wire.catalog,
+        return_sids=wire.return_sids,
+        return_fields=wire.return_fields,
+    )
+
+
+def resolve_deadline(wire: WireRequest, timestamp_ms: int, defaults: RecallDefaults) -> int:
+    """Epoch milliseconds after which the answer is worthless; ``timestamp_ms`` is the record's."""
+    if wire.deadline_ms is None:
+        return timestamp_ms + defaults.deadline_ms
+    return min(wire.deadline_ms, timestamp_ms + defaults.max_deadline_ms)
+
+
+def _bad(message: str) -> RequestError:
+    return RequestError("bad_request", message)
+
+
+@lru_cache(maxsize=8)
+def _shape(limits: WireLimits) -> Shape:
+    tags = {f"filter.{part}": limits.max_tags for part in ("any", "all", "none")}
+    return {
+        **dict.fromkeys(RequestFields.__struct_fields__, 0),
+        **{"": MAX_FIELDS, "v": 0, "append": limits.max_history, "history": limits.max_history},
+        **{"tokens": limits.max_tokens, "exclude": limits.max_exclude, "return_fields": limits.max_fields},
+        **{"context": limits.max_context, "context.*": 0, "labels": MAX_LABELS, "labels.*": 0},
+        **{"beam": MAX_FIELDS, **{f"beam.{name}": 0 for name in Beam.__struct_fields__}, "beam.widths": MAX_WIDTHS},
+        **{"filter": MAX_FIELDS, **tags},
+    }
+
+
+def _read(value: bytes | None, limits: WireLimits, fields: dict[str, Any]) -> None:
+    if not value:
+        raise _bad("the record has no value")
+    if len(value) > limits.max_value_bytes:
+        raise RequestError("too_large", f"the value has {len(value)} bytes, at most {limits.max_value_bytes} pass")
+    try:
+        read_map(value, _shape(limits), fields)
+    finally:  # another version may well be what made the rest unreadable
+        _check_version(fields.get("v"))
+
+
+def _check_version(version: object) -> None:
+    if version is None or (type(version) is int and version == VERSION):
+        return
+    if type(version) is not int:
+        raise _bad("v: must be an int")
+    raise RequestError("unsupported_version", f"v: version {version} is not supported, this service speaks {VERSION}")
+
+
+def _validate(fields: dict[str, Any], codec: Codec, key: bytes | None, limits: WireLimits) -> WireRequest:
+    given = {name: content for name, content in fields.items() if content is not None}
+    try:
+        checked = msgspec.convert(given, RequestFields)
+    except msgspec.ValidationError as error:
+        raise _bad(_explain(str(error))) from None
+    _refuse_later_parts(checked, given)
+    _check_strings(checked, limits.max_string)
+    history, tokens = given.get("history"), given.get("tokens")
+    if (history is None) == (tokens is None):
+        none = "history: not given, and a history that the service holds is not supported by this version"
+        raise _bad(none if history is None else "history and tokens: only one may be given")
+    if checked.exclude_history and history is None:
+        raise _bad("exclude_history: needs history")
+    values = msgspec.structs.asdict(checked)
+    if checked.user_id is None:
+        values["user_id"] = user_of(key)
+    if history is not None:
+        history = binary_of("history", history, codec)
+        values["history"] = read_item_ids("history", history, limits.max_history, limits.max_string)
+    if tokens is not None:
+        values["tokens"] = read_tokens("tokens", binary_of("tokens", tokens, codec), limits.max_tokens)
+    if "exclude" in given:
+        values["exclude"] = read_item_ids("exclude", given["exclude"], limits.max_exclude, limits.max_string)
+    return WireRequest(**values, codec=codec)
+
+
+def _refuse_later_parts(checked: RequestFields, given: dict[str, Any]) -> None:
+    unsupported = {
+        "type": checked.type != "recall",
+        "append": "append" in given,
+        "priority": checked.priority != 5,
+        "explain": checked.explain,
+    }
+    for name, used in unsupported.items():
+        if used:
+            raise _bad(f"{name}: not supported by this version of the service")
+
+
+def _check_strings(checked: RequestFields, most: int) -> None:
+    tags = checked.filter or Filter()
+    for name, strings in (
+        ("template", (checked.template,)),
+        ("catalog", (checked.catalog,)),
+        ("return_fields", checked.return_fields),
+        ("filter.any", tags.any or ()),
+        ("filter.all", tags.all),
+        ("filter.none", tags.none),
+        ("context", (*checked.context.keys(), *checked.context.values())),
+        ("labels", (*checked.labels.keys(), *checked.labels.values())),
+    ):
+        if any(isinstance(text, str) and len(text) > most for text in strings):
+            raise RequestError("too_large", f"{name}: a string is longer than {most} characters")
+
+
+def _are_labels(labels: object, limits: WireLimits) -> bool:
+    return (
+        isinstance(labels, dict)
+        and len(labels) <= MAX_LABELS
+        and all(isinstance(text, str) and len(text) <= limits.max_string for pair in labels.items() for text in pair)
+    )
+
+
+_MISSING = re.compile(r"Object missing required field `(.*)`")
+
+
+def _explain(report: str) -> str:
+    """msgspec's ``Expected `int | null`, got `str` - at `$.top_k` `` as ``top_k: expected int, got str``."""
+    if missing := _MISSING.match(report):
+        return f"{missing[1]}: required"
+    what, _, where = report.replace(" | null", "").replace("`", "").partition(" - at ")
+    place = where.removeprefix("key in ").removeprefix("$.") or "the value"
+    return f"{place}: {what[:1].lower()}{what[1:]}"
