@@ -29,7 +29,7 @@ def qk_norm_rope_write(
     """
     _, kv_heads, block, head_dim = k_out.shape
     heads = qkv.view(qkv.shape[0], -1, head_dim)
-    q, k, v = heads.split([heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
+    q, k, v = heads[:, : -2 * kv_heads], heads[:, -2 * kv_heads : -kv_heads], heads[:, -kv_heads:]
     c, s = cos[positions.long()][:, None], sin[positions.long()][:, None]
     k = _rotate(_norm(k, k_weight, eps), c, s).to(qkv.dtype)
     written = slots >= 0

@@ -9,11 +9,14 @@ from kernels.selection.tries import LevelTries, live_below
 
 
 class Resolved(NamedTuple):
-    """``items`` int32 and ``beams`` int32 (the row of the item's leaf), ``[R, out_items]``, padded with 0; ``count`` int32 ``[R]``."""
+    """``items`` and ``beams`` (the row of the item's leaf), int32 ``[R, out_items]``, padded with 0.
+
+    ``found``: int32 ``[R]``, items that there are.
+    """
 
     items: Tensor
     beams: Tensor
-    count: Tensor
+    found: Tensor
 
 
 def resolve_leaves(
@@ -35,22 +38,22 @@ def resolve_leaves(
     device = nodes.device
     items = torch.zeros((len(width), out_items), dtype=torch.int32, device=device)
     beams = torch.zeros_like(items)
-    count = torch.zeros(len(width), dtype=torch.int32, device=device)
+    found = torch.zeros(len(width), dtype=torch.int32, device=device)
     for r, leaves in enumerate(width.tolist()):
         if leaves <= 0:
             continue
         begin, end = tries.item_begin[r][nodes[r, :leaves].long()], tries.item_begin[r][nodes[r, :leaves].long() + 1]
         available = live_below(begin, end, tries.live[r], excluded[r])
         filled = torch.minimum(available, max_per_leaf[r]).cumsum(0)
-        found = min(int(filled[-1]), int(top_k[r]))
-        place = torch.arange(found, device=device)
+        taken = min(int(filled[-1]), int(top_k[r]))
+        place = torch.arange(taken, device=device)
         beam = torch.searchsorted(filled, place, right=True)
         in_leaf = place - torch.where(beam > 0, filled[beam - 1], 0)
         before = live_below(torch.zeros_like(begin), begin, tries.live[r], excluded[r])
-        items[r, :found] = _live_item(before[beam] + in_leaf, tries.live[r], excluded[r])
-        beams[r, :found] = beam.int()
-        count[r] = found
-    return Resolved(items, beams, count)
+        items[r, :taken] = _live_item(before[beam] + in_leaf, tries.live[r], excluded[r])
+        beams[r, :taken] = beam.int()
+        found[r] = taken
+    return Resolved(items, beams, found)
 
 
 def _live_item(ordinal: Tensor, live: Tensor, excluded: Tensor) -> Tensor:

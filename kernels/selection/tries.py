@@ -42,7 +42,7 @@ class LevelTries:
 
 
 def live_below(begin: Tensor, end: Tensor, live: Tensor, excluded: Tensor) -> Tensor:
-    """Items in ``begin .. end`` (int32, any shape) that count in ``live`` and are not in ``excluded`` (int32, sorted)."""
+    """Items from ``begin`` to before ``end`` (int32) that count in ``live`` and are not in ``excluded`` (sorted)."""
     passed = live[end.long()] - live[begin.long()]
     taken_out = torch.searchsorted(excluded, end, out_int32=True) - torch.searchsorted(excluded, begin, out_int32=True)
     return passed - taken_out

@@ -1,0 +1,60 @@
+"""A request after admission: its catalog pinned, its prompt built, its exclusions resolved."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.catalog.resident import ResidentCatalog
+from engine.errors import RequestError
+from engine.request import RecallRequest
+from engine.runtime.prompts import BuiltPrompt, PromptBuilder
+from engine.settings import PAGE_TOKENS
+
+_NO_ITEMS = np.empty(0, dtype=np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """``place``: position in the caller's list; ``excluded``: distinct items; ``live``: the filter's running counts."""
+
+    place: int
+    request: RecallRequest
+    catalog: ResidentCatalog
+    prompt: BuiltPrompt
+    excluded: NDArray[np.int32]
+    live: Tensor
+    live_total: int
+
+    @property
+    def pages(self) -> int:
+        return -(-len(self.prompt.tokens) // PAGE_TOKENS)
+
+
+def prepare(place: int, request: RecallRequest, catalog: ResidentCatalog, prompts: PromptBuilder) -> PreparedRequest:
+    """Raises RequestError ``bad_request``: ids of the wrong kind, an unknown field, an empty prompt."""
+    if request.history is None:
+        tokens = np.asarray(request.tokens, dtype=np.int32)
+        prompt = BuiltPrompt(tokens, _NO_ITEMS, truncated=False, unknown_items=0)
+    else:
+        prompt = prompts.build(request.template, request.context, request.history, catalog)
+    if not len(prompt.tokens):
+        raise RequestError("bad_request", "the prompt is empty: no known history item and a template without tokens")
+    catalog.fields_of(request.return_fields, _NO_ITEMS)
+    return PreparedRequest(
+        place=place,
+        request=request,
+        catalog=catalog,
+        prompt=prompt,
+        excluded=_excluded(request, catalog, prompt),
+        live=catalog.live_counts(request.filter),
+        live_total=catalog.live_total(request.filter),
+    )
+
+
+def _excluded(request: RecallRequest, catalog: ResidentCatalog, prompt: BuiltPrompt) -> NDArray[np.int32]:
+    found = catalog.lookup(request.exclude) if len(request.exclude) else _NO_ITEMS
+    if request.exclude_history:
+        found = np.concatenate([found, prompt.items])
+    return np.unique(found[found >= 0])

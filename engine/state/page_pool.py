@@ -1,0 +1,71 @@
+"""Leases over the pages of ContextKV. Used from the device thread only."""
+
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class PagesExhaustedError(Exception):
+    """Fewer pages are free than were asked for; who plans by ``PagePool.free`` does not see this."""
+
+
+class PagePool:
+    """Hands out page numbers ``0 .. capacity - 1``; the most recently used come first, so a quiet pool stays small."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.high_water = 0
+        self.open_leases = 0
+        self.leaked = 0
+        self._free = list(range(capacity - 1, -1, -1))
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    @property
+    def used(self) -> int:
+        return self.capacity - len(self._free)
+
+    def lease(self, pages: int) -> "PageLease":
+        """Take ``pages`` pages until the lease is released. Raises ``PagesExhaustedError``."""
+        if pages > len(self._free):
+            raise PagesExhaustedError(f"{pages} pages asked for, {len(self._free)} of {self.capacity} free")
+        taken = [self._free.pop() for _ in range(pages)]
+        self.open_leases += 1
+        self.high_water = max(self.high_water, self.used)
+        return PageLease(self, taken)
+
+    def _give_back(self, pages: list[int]) -> None:
+        self._free.extend(reversed(pages))
+        self.open_leases -= 1
+
+
+class PageLease:
+    """Pages held by one request. A context manager; dropped unreleased it gives them back and counts as leaked."""
+
+    def __init__(self, pool: PagePool, pages: list[int]) -> None:
+        self._pool = pool
+        self._held: list[int] | None = pages
+        self.pages: NDArray[np.int32] = np.array(pages, dtype=np.int32)
+
+    def release(self) -> None:
+        """Give the pages back; a second call does nothing."""
+        if self._held is not None:
+            self._pool._give_back(self._held)  # noqa: SLF001  (a lease is the pool's other half)
+            self._held = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        if self._held is not None:
+            self._pool.leaked += 1
+            self.release()
