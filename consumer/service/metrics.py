@@ -1,0 +1,162 @@
+"""Every metric of the service, each with what it means; ``docs/metrics.md`` is written from here.
+
+Labels take their values from short fixed lists and the partitions assigned, so the number of series stays bounded.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from consumer.serving.observer import CloseReason, Rebalance, ReplyStatus, Stage
+from engine.errors import ErrorCode
+
+LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
+REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+TOKENS = (128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+
+PREFIX = "recallstream_"
+OTHER = "other"
+"""Label of a value that no list knows, so that the lists stay short."""
+
+ERROR_CODES: tuple[str, ...] = (*get_args(ErrorCode), OTHER)
+DEAD_LETTER_REASONS: tuple[str, ...] = (*get_args(ErrorCode), "reply_topic_denied", OTHER)
+
+Kind = Literal["counter", "gauge", "histogram"]
+Phase = Literal["queue", "prefill", "decode", "total", "confirmed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One metric as it is documented."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...]
+
+
+class Metrics:
+    """The metrics on a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.definitions: list[Definition] = []
+
+        # What came in.
+        self.records = self._counter("records_total", "Records read from the request topic.")
+        self.record_bytes = self._counter("record_bytes_total", "Bytes of the values of the records read.")
+        self.bad_records = self._counter(
+            "bad_records_total", "Records that were no servable request, by error code.", code=ERROR_CODES
+        )
+        self.clock_skew = self._gauge(
+            "clock_skew_seconds",
+            "How far the last record stamped in our future lay there: a producer's clock is wrong.",
+        )
+
+        # What went out.
+        self.replies = self._counter(
+            "replies_total", "Replies handed to the producer, by status.", status=get_args(ReplyStatus)
+        )
+        self.reply_errors = self._counter(
+            "reply_errors_total", "Replies that are not ok, by error code.", code=ERROR_CODES
+        )
+        self.expired = self._counter(
+            "expired_total", "Requests whose deadline passed, by the stage that noticed.", stage=get_args(Stage)
+        )
+        self.dead_letters = self._counter(
+            "dead_letters_total", "Records handed to the producer as dead letters.", reason=DEAD_LETTER_REASONS
+        )
+        self.late_results = self._counter(
+            "late_results_total", "Requests finished after their partition had gone to another process."
+        )
+        self.latency = self._histogram(
+            "request_seconds",
+            "Time of a request: waiting for its batch, prefill, decode, admission to reply, admission to the broker's "
+            "confirmation.",
+            LATENCY_S,
+            phase=get_args(Phase),
+        )
+
+        # Batches.
+        self.batches = self._counter(
+            "batches_total", "Batches given to the engine, by what closed them.", reason=get_args(CloseReason)
+        )
+        self.batch_requests = self._histogram("batch_requests", "Requests of a batch.", REQUESTS)
+        self.batch_tokens = self._histogram("batch_tokens", "Context tokens of a batch, estimated.", TOKENS)
+        self.batch_seconds = self._histogram("batch_seconds", "Time of a batch in the engine.", LATENCY_S)
+        self.failed_batches = self._counter("failed_batches_total", "Batches that the engine raised for.")
+
+        # Kafka.
+        self.lag = self._gauge(
+            "lag_messages", "Records from the oldest unfinished one to the partition's end.", "partition"
+        )
+        self.lag_seconds = self._gauge(
+            "lag_seconds", "Age of the partition's oldest unfinished record; 0 without one.", "partition"
+        )
+        self.partitions = self._gauge("partitions_assigned", "Partitions that this process owns.")
+        self.stalled = self._gauge("partitions_stalled", "Partitions that have lag and do not move.")
+        self.rebalances = self._counter(
+            "rebalances_total", "Rebalances, by what happened to this process.", kind=get_args(Rebalance)
+        )
+        self.commits = self._counter("commits_total", "Offset commits, by result.", result=("ok", "failed"))
+        self.skipped = self._counter(
+            "offset_reset_skipped_total", "Records passed over because a committed offset was missing or gone."
+        )
+        self.client_errors = self._counter(
+            "kafka_client_errors_total", "Errors that librdkafka handles itself.", client=("consumer", "producer")
+        )
+
+        # Load and life of the loop.
+        self.in_flight = self._gauge("in_flight_requests", "Requests read and not yet confirmed.")
+        self.in_flight_bytes = self._gauge("in_flight_bytes", "Bytes of the values of the requests in flight.")
+        self.queued = self._gauge("queued_requests", "Requests that wait for a batch.")
+        self.queued_tokens = self._gauge("queued_tokens", "Context tokens that wait for a batch, estimated.")
+        self.paused = self._gauge("intake_paused", "1 while reading pauses because enough is in flight.")
+        self.paused_seconds = self._counter("intake_paused_seconds_total", "Time that reading paused.")
+        self.tick_age = self._gauge("loop_tick_age_seconds", "Time since the intake loop last turned.")
+        self.ready = self._gauge("ready", "1 while /readyz says yes.")
+        self.start_time = self._gauge("start_time_seconds", "When the process started, in seconds since the epoch.")
+        self.build = self._gauge("build_info", "Always 1; the labels say what runs.", "version", "model", "device")
+
+        # Catalogs.
+        self.catalog = self._gauge(
+            "catalog_info", "Always 1, for the active and the previous version.", "role", "version"
+        )
+        self.catalog_generation = self._gauge("catalog_generation", "Generation of the pointer that was last acted on.")
+        self.catalog_staleness = self._gauge(
+            "catalog_staleness_seconds", "Time since the catalog pointer was last read with success."
+        )
+        self.catalog_swaps = self._gauge("catalog_swaps", "Catalog versions activated since the start.")
+        self.catalog_refusals = self._gauge("catalog_refusals", "Catalog versions refused since the start.")
+
+        # Engine.
+        self.pool = self._gauge("engine_pool", "State of the engine's memory pools, by figure.", "figure")
+
+    def _counter(self, name: str, text: str, **labels: Sequence[str]) -> Counter:
+        self._define("counter", name, text, labels)
+        counter = Counter(PREFIX + name, text, tuple(labels), registry=self.registry)
+        for value in _known_values(labels):
+            counter.labels(value)
+        return counter
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        self._define("gauge", name, text, labels)
+        return Gauge(PREFIX + name, text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float], **labels: Sequence[str]) -> Histogram:
+        self._define("histogram", name, text, labels)
+        histogram = Histogram(PREFIX + name, text, tuple(labels), buckets=buckets, registry=self.registry)
+        for value in _known_values(labels):
+            histogram.labels(value)
+        return histogram
+
+    def _define(self, kind: Kind, name: str, text: str, labels: Iterable[str]) -> None:
+        self.definitions.append(Definition(PREFIX + name, kind, text, tuple(labels)))
+
+
+def _known_values(labels: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Series are made before their first event: a rate sees it, and the number of series stays what it is."""
+    (values,) = labels.values() or ((),)
+    return tuple(values)
