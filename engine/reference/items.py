@@ -51,9 +51,10 @@ def items_of(catalog: Catalog) -> list[Item]:
             for child in range(begins[node], begins[node + 1])
         ]
     ids = catalog.ids.tolist() if not hasattr(catalog.ids, "to_pylist") else catalog.ids.to_pylist()
+    bitmaps = {tag: holders.tolist() for tag, holders in catalog.tags.items()}
     items = []
     for leaf, sid in enumerate(paths):
         for rank, place in enumerate(range(trie.item_begin[-1][leaf], trie.item_begin[-1][leaf + 1])):
-            tags = frozenset(tag for tag, holders in catalog.tags.items() if holders[place])
+            tags = frozenset(tag for tag, holders in bitmaps.items() if holders[place])
             items.append(Item(ids[place], sid, rank, tags, bool(catalog.recallable[place])))
     return items

@@ -50,18 +50,22 @@ def build_prompt(sid: Sid, items: Mapping[ItemId, Item], request: RecallRequest)
     used = newest(history, sid.raw["max_history_items"], sid.raw["history_drop"])
     known = [items[id_] for id_ in used if id_ in items]
     template = sid.raw["prompts"][request.template]
-    tokens = list(template["prefix"])
+    tokens = _text(sid, request, template["prefix"])
     for item in known:
         tokens += template["before_item"]
         tokens += [sid.token(level, code) for level, code in enumerate(item.sid)]
         tokens += template["after_item"]
-    tokens += [_slot(sid, request, piece) if isinstance(piece, str) else piece for piece in template["suffix"]]
+    tokens += _text(sid, request, template["suffix"])
     return Prompt(tuple(tokens), tuple(used), len(used) < len(history), len(used) - len(known))
 
 
-def _slot(sid: Sid, request: RecallRequest, name: str) -> int:
-    value = request.context[name]
-    return int(sid.raw["slots"][name][value]) if isinstance(value, str) else value
+def _text(sid: Sid, request: RecallRequest, pieces: Sequence[int | str]) -> list[int]:
+    """A prompt's fixed tokens, and for a slot's name the token that the request's context gives it."""
+    values = [request.context[piece] if isinstance(piece, str) else piece for piece in pieces]
+    return [
+        value if isinstance(value, int) else int(sid.raw["slots"][piece][value])
+        for piece, value in zip(pieces, values, strict=True)
+    ]
 
 
 def _plain(id_: Any) -> ItemId:

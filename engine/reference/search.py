@@ -101,7 +101,7 @@ class Search:
         """How many of the ordered candidates stay: the level's width, then the margin below the best of them."""
         policy = self.request.beam
         scores = list(candidates.values())[: policy.widths[level]]
-        if policy.margin is None:
+        if policy.margin is None or not scores:
             return len(scores)
         within = sum(score >= scores[0] - policy.margin for score in scores)
         return max(within, min(policy.min_width, len(scores)))
@@ -112,29 +112,32 @@ class Search:
         found = [(item, score) for leaf, score in leaves.items() for item in self.leaves[leaf][:most]]
         return found[: self.request.top_k]
 
+    def run(self) -> OracleResult:
+        beams: Beams = {(): 0.0} if self.leaves else {}
+        levels: list[Level] = []
+        for depth in range(len(self.request.beam.widths)):
+            candidates = self.candidates(beams) if beams else {}
+            levels.append(Level(candidates, self.width_after(depth, candidates)))
+            beams = levels[-1].beams
+        found = self.resolve(beams)
+        return OracleResult(
+            items=tuple(item.id for item, _ in found),
+            scores=tuple(score for _, score in found),
+            sids=tuple(item.sid for item, _ in found),
+            beam_widths=tuple(level.width for level in levels),
+            exhausted=sum(map(len, self.leaves.values())) < self.request.top_k,
+            truncated=self.prompt.truncated,
+            unknown_items=self.prompt.unknown,
+            context_tokens=len(self.prompt.tokens),
+            levels=tuple(levels),
+            search=self,
+        )
+
 
 def oracle_recall(model_dir: Path, catalog: Catalog | Sequence[Item], request: RecallRequest) -> OracleResult:
     """What the definition of the beam search says about one valid request.
 
     Raises ``RequestError("internal")`` where a live candidate's score is not a number.
     """
-    search = Search(model_dir, items_of(catalog) if isinstance(catalog, Catalog) else catalog, request)
-    beams: Beams = {(): 0.0} if search.leaves else {}
-    levels: list[Level] = []
-    for depth in range(len(request.beam.widths)):
-        candidates = search.candidates(beams) if beams else {}
-        levels.append(Level(candidates, search.width_after(depth, candidates) if candidates else 0))
-        beams = levels[-1].beams
-    found = search.resolve(beams)
-    return OracleResult(
-        items=tuple(item.id for item, _ in found),
-        scores=tuple(score for _, score in found),
-        sids=tuple(item.sid for item, _ in found),
-        beam_widths=tuple(level.width for level in levels),
-        exhausted=sum(map(len, search.leaves.values())) < request.top_k,
-        truncated=search.prompt.truncated,
-        unknown_items=search.prompt.unknown,
-        context_tokens=len(search.prompt.tokens),
-        levels=tuple(levels),
-        search=search,
-    )
+    items = items_of(catalog) if isinstance(catalog, Catalog) else catalog
+    return Search(model_dir, items, request).run()
