@@ -37,7 +37,8 @@ class Admission:
         """Upper bound of the request's context tokens. Raises RequestError for an unknown template."""
         if request.tokens is not None:
             return len(request.tokens)
-        return self._prompts.upper_bound(request.template, len(request.history or ()))
+        events = 0 if request.history is None else len(request.history)
+        return self._prompts.upper_bound(request.template, events)
 
     def _check_beam(self, request: RecallRequest) -> None:
         beam, levels, widest = request.beam, len(self._spec.levels), self._settings.max_width

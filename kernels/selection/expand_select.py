@@ -67,6 +67,9 @@ def expand_select(
         bounds = tries.item_begin[r]
         alive = live_below(bounds[child], bounds[child + 1], tries.live[r], excluded[r]) > 0
         child, parent = child[alive], parent[alive]
+        if not len(child):
+            out.width[r] = 0
+            continue
         rows = logits[r, :beams]
         code = tries.code[r][child]
         picked = rows[parent, code]
@@ -114,6 +117,4 @@ def _segment_logsumexp(x: Tensor, segment: Tensor, segments: int) -> Tensor:
 
 def _within_margin(score: Tensor, margin: Tensor, min_width: Tensor) -> int:
     """How many of the scores (best first) stay."""
-    if not len(score):
-        return 0
     return min(len(score), max(int((score >= score[0] - margin).sum()), int(min_width)))
