@@ -1,0 +1,210 @@
+"""The binary form of a catalog: magic, format version, header (msgpack), aligned little-endian arrays.
+
+The name of a version is derived from these bytes, so equal catalogs have equal names wherever they are built.
+"""
+
+import hashlib
+import os
+import struct
+from pathlib import Path
+from typing import Literal
+
+import msgpack
+import msgspec
+import numpy as np
+
+from catalog_sync.columns import Array, ColumnType, column_sections, column_type, pack_bits, read_column
+from catalog_sync.verify import verify_structure
+from engine.catalog.build import MAX_ITEMS, check_sizes
+from engine.catalog.catalog import Catalog
+from engine.catalog.tags import TagIndex
+from engine.catalog.trie import Trie
+from engine.errors import CatalogError
+
+MAGIC = b"RSCATLG\x00"
+FORMAT = 1
+_PREFIX = struct.Struct("<8sIQ")  # magic, format, bytes of the header
+_ALIGNMENT = 64
+_MAX_HEADER = 256 << 20
+_VERSION_DIGITS = 16
+
+Bytes = bytes | bytearray | memoryview
+
+
+class _SectionSpec(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    name: str
+    dtype: Literal["<i4", "<i8", "<f8", "|u1"]
+    count: int
+    offset: int  # from the end of the header, aligned
+
+
+class _FieldSpec(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    name: str
+    type: ColumnType
+    nullable: bool
+
+
+class _Header(msgspec.Struct, forbid_unknown_fields=True):
+    model: str
+    sizes: list[int]
+    items: int
+    ids: Literal["int64", "string"]
+    tags: list[str]
+    fields: list[_FieldSpec]
+    sections: list[_SectionSpec]
+
+
+def encode(catalog: Catalog) -> bytearray:
+    """The bytes of a catalog; its ``version`` is not among them. Raises CatalogError ``structure``."""
+    tags = (
+        catalog.tags if isinstance(catalog.tags, TagIndex) else TagIndex.from_bitmaps(catalog.tags, catalog.trie.items)
+    )
+    arrays = _sections(catalog, tags)
+    specs, end = [], 0
+    for name, array in arrays.items():
+        specs.append(_SectionSpec(name, array.dtype.str, len(array), end))  # type: ignore[arg-type]  # checked on read
+        end = _align(end + array.nbytes)
+    header = _Header(
+        model=catalog.model,
+        sizes=list(catalog.trie.sizes),
+        items=catalog.trie.items,
+        ids="int64" if isinstance(catalog.ids, np.ndarray) else "string",
+        tags=list(tags.names),
+        fields=[_FieldSpec(k, column_type(v), bool(v.null_count)) for k, v in sorted(catalog.fields.items())],
+        sections=specs,
+    )
+    packed = msgpack.packb(msgspec.to_builtins(header))
+    begin = _align(_PREFIX.size + len(packed))
+    blob = bytearray(begin + end)
+    _PREFIX.pack_into(blob, 0, MAGIC, FORMAT, len(packed))
+    blob[_PREFIX.size : _PREFIX.size + len(packed)] = packed
+    for spec, array in zip(specs, arrays.values(), strict=True):
+        target = np.frombuffer(blob, dtype=array.dtype, count=len(array), offset=begin + spec.offset)
+        target[:] = array
+    return blob
+
+
+def version_of(blob: Bytes) -> str:
+    """The version name of a blob: the first digits of its SHA-256."""
+    return hashlib.sha256(blob).hexdigest()[:_VERSION_DIGITS]
+
+
+def decode(blob: Bytes, version: str | None = None) -> Catalog:
+    """The catalog of untrusted bytes; its arrays are read-only views of ``blob``, which must not change any more.
+
+    ``version``: the name, if the caller has hashed the bytes already. Raises CatalogError: ``format`` (not a catalog,
+    or of an unknown format) or ``structure`` (sizes, ranges, order, uniqueness).
+    """
+    view = memoryview(blob).toreadonly().cast("B")
+    header, begin = _read_header(view)
+    reader = _Reader(view[begin:], header.sections)
+    sizes = check_sizes(header.sizes)
+    if not 1 <= header.items <= MAX_ITEMS:
+        raise CatalogError("structure", f"{header.items} items")
+    levels = range(len(sizes))
+    trie = Trie(
+        sizes,
+        code=tuple(reader.section(f"code/{level}", "<i4") for level in levels),
+        child_begin=tuple(reader.section(f"child_begin/{level}", "<i4") for level in levels),
+        item_begin=tuple(reader.section(f"item_begin/{level}", "<i4") for level in range(len(sizes) + 1)),
+    )
+    if header.ids == "int64":
+        ids = reader.section("ids", "<i8", header.items)
+    else:
+        ids = read_column("ids", "string", header.items, False, reader.section)
+    bits = reader.section("recallable", "|u1", -(-header.items // 8))
+    begins = reader.section("tags/begin", "<i8", len(header.tags) + 1)
+    tags = TagIndex(tuple(header.tags), begins, reader.section("tags/items", "<i4"), header.items)
+    fields = {
+        field.name: read_column(f"field/{at}", field.type, header.items, field.nullable, reader.section)
+        for at, field in enumerate(header.fields)
+    }
+    if len(fields) != len(header.fields):
+        raise CatalogError("structure", "two fields have the same name")
+    recallable = np.unpackbits(bits, count=header.items, bitorder="little").view(np.bool_)
+    catalog = Catalog(version or version_of(view), header.model, trie, ids, recallable, tags, fields)
+    verify_structure(catalog)
+    return catalog
+
+
+def write_file(path: Path, blob: Bytes) -> None:
+    """Write a blob so that ``path`` holds all of it or what it held before."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(blob)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a catalog file. Raises CatalogError ``source``."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CatalogError("source", f"{path}: {error.strerror or error}") from error
+
+
+class _Reader:
+    """Sections of a blob's body, which must lie in order, aligned, without gap, overlap or rest."""
+
+    def __init__(self, body: memoryview, specs: list[_SectionSpec]) -> None:
+        self._body = body
+        self._specs = {spec.name: spec for spec in specs}
+        if len(self._specs) != len(specs):
+            raise CatalogError("structure", "two sections have the same name")
+        end = 0
+        for spec in specs:
+            if spec.offset != end or not 0 <= spec.count <= len(body):
+                raise CatalogError("structure", f"section {spec.name!r} is not where the one before it ends")
+            end = _align(end + spec.count * np.dtype(spec.dtype).itemsize)
+        if end != len(body):
+            raise CatalogError("structure", f"the arrays take {end} bytes, there are {len(body)}")
+
+    def section(self, name: str, dtype: str, count: int | None = None) -> Array:
+        spec = self._specs.get(name)
+        if spec is None or spec.dtype != dtype or (count is not None and spec.count != count):
+            raise CatalogError("structure", f"section {name!r} is missing or not {count or ''} {dtype}")
+        return np.frombuffer(self._body, dtype=dtype, count=spec.count, offset=spec.offset)
+
+
+def _read_header(view: memoryview) -> tuple[_Header, int]:
+    if len(view) < _PREFIX.size:
+        raise CatalogError("format", "too short to be a catalog")
+    magic, version, length = _PREFIX.unpack_from(view)
+    if magic != MAGIC:
+        raise CatalogError("format", "these bytes are not a catalog")
+    if version != FORMAT:
+        raise CatalogError("format", f"catalog format {version}, this program reads format {FORMAT}")
+    begin = _align(_PREFIX.size + length)
+    if length > _MAX_HEADER or begin > len(view):
+        raise CatalogError("structure", "the header is longer than the file")
+    try:
+        raw = msgpack.unpackb(view[_PREFIX.size : _PREFIX.size + length])
+        return msgspec.convert(raw, _Header), begin
+    except (ValueError, RecursionError) as error:  # msgpack's and msgspec's errors are ValueErrors
+        raise CatalogError("structure", f"unreadable header: {error}") from error
+
+
+def _sections(catalog: Catalog, tags: TagIndex) -> dict[str, Array]:
+    trie = catalog.trie
+    sections: dict[str, Array] = {}
+    for name, arrays in (("code", trie.code), ("child_begin", trie.child_begin), ("item_begin", trie.item_begin)):
+        sections |= {f"{name}/{level}": array for level, array in enumerate(arrays)}
+    if isinstance(catalog.ids, np.ndarray):
+        sections["ids"] = catalog.ids
+    else:
+        sections |= column_sections("ids", catalog.ids)
+    sections["recallable"] = pack_bits(catalog.recallable)
+    sections["tags/begin"] = tags.begin
+    sections["tags/items"] = tags.items_flat
+    for at, (_, column) in enumerate(sorted(catalog.fields.items())):
+        sections |= column_sections(f"field/{at}", column)
+    return sections
+
+
+def _align(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
