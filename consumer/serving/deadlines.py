@@ -7,22 +7,15 @@ _SLACK = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Clocks:
-    """One moment on both clocks: ``wall`` in milliseconds of the epoch, ``monotonic`` in seconds."""
+class Moment:
+    """One moment on both clocks: ``wall_ms`` milliseconds of the epoch, ``monotonic`` seconds."""
 
-    wall: float
+    wall_ms: float
     monotonic: float
 
-
-def resolve_deadline(
-    asked_ms: float | None, timestamp_ms: float, now: Clocks, *, default_ms: float, maximum_ms: float
-) -> float:
-    """The deadline on the monotonic clock: what was asked, else the record's timestamp and the default.
-
-    Never further ahead than the maximum counts from now, whatever the producer's clock says.
-    """
-    deadline_ms = timestamp_ms + default_ms if asked_ms is None else asked_ms
-    return now.monotonic + min(deadline_ms - now.wall, maximum_ms) / 1000
+    def at(self, deadline_ms: float, maximum_ms: float) -> float:
+        """A wall-clock deadline on the monotonic clock, ``maximum_ms`` away at most whatever the producer's clock."""
+        return self.monotonic + min(deadline_ms - self.wall_ms, maximum_ms) / 1000
 
 
 class Deadline:

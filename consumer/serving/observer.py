@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from consumer.wire.reply import Status
+
 CloseReason = Literal["idle", "requests", "tokens", "window", "deadline"]
 """Why a batch stopped waiting for more requests."""
 
-ReplyStatus = Literal["ok", "expired", "rejected", "error"]
 Stage = Literal["admission", "queue", "reply"]
 Rebalance = Literal["assigned", "revoked", "lost"]
 
@@ -45,7 +46,7 @@ class ServingObserver(Protocol):
     def expired(self, stage: Stage) -> None:
         """A request's deadline passed, noticed there."""
 
-    def replied(self, status: ReplyStatus, code: str | None, times: ReplyTimes) -> None:
+    def replied(self, status: Status, code: str | None, times: ReplyTimes) -> None:
         """A reply was handed to the producer; ``code`` is the error's unless ``status`` is ok."""
 
     def reply_confirmed(self, seconds: float) -> None:
@@ -83,7 +84,7 @@ class NullObserver:
     def batch_finished(self, seconds: float) -> None: ...
     def batch_failed(self, requests: int) -> None: ...
     def expired(self, stage: Stage) -> None: ...
-    def replied(self, status: ReplyStatus, code: str | None, times: ReplyTimes) -> None: ...
+    def replied(self, status: Status, code: str | None, times: ReplyTimes) -> None: ...
     def reply_confirmed(self, seconds: float) -> None: ...
     def dead_letter(self, reason: str) -> None: ...
     def late_result(self) -> None: ...

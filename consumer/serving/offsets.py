@@ -6,14 +6,8 @@ ownership of a partition has an epoch: what was delivered under an earlier one n
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-
-class Partition(NamedTuple):
-    """A partition of a topic."""
-
-    topic: str
-    number: int
+from consumer.stream.partition import Partition
 
 
 @dataclass(frozen=True, slots=True)

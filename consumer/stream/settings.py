@@ -75,13 +75,6 @@ class KafkaSettings(BaseModel):
                 raise ValueError(f"{name}: {', '.join(fixed)} cannot be changed, the delivery guarantees rest on it")
         return self
 
-    def allows_reply_to(self, topic: str) -> bool:
-        """Whether a request may name ``topic`` for its reply."""
-        return topic == self.reply_topic or any(
-            topic.startswith(entry[:-1]) if entry.endswith("*") else topic == entry
-            for entry in self.reply_topics_allowed
-        )
-
     def connection(self) -> dict[str, Option]:
         """What every client of this cluster needs to connect; holds the password in clear."""
         optional = {

@@ -1,0 +1,273 @@
+"""The consumer of requests. One thread makes every call; group events come to its listener from inside ``poll``."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol, cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from consumer.stream.errors import (
+    AUTHENTICATION,
+    COMMIT_MAY_FAIL,
+    HEALS_BY_ITSELF,
+    OUTAGE,
+    StreamError,
+    is_fatal,
+    name_of,
+)
+from consumer.stream.outage import Outage
+from consumer.stream.partition import Partition
+from consumer.stream.settings import KafkaSettings
+from consumer.wire.dead_letter import SourceRecord
+from consumer.wire.headers import Headers
+
+_LOOKUP_S = 5.0
+_PROBE_S = 2.0
+
+log = logging.getLogger(__name__)
+
+
+class ConsumerListener(Protocol):
+    """What the group does with this member, and what became of its commits."""
+
+    def assigned(self, starts: Mapping[Partition, int | None]) -> None:
+        """These partitions are ours from now on; the offset is where reading starts, if that is known."""
+
+    def revoked(self, partitions: Sequence[Partition]) -> None:
+        """These go to another member when this returns; until then they can be committed."""
+
+    def lost(self, partitions: Sequence[Partition]) -> None:
+        """These are another member's already."""
+
+    def committed(self, offsets: Mapping[Partition, int]) -> None:
+        """The broker took a commit."""
+
+    def commit_failed(self, code: str) -> None:
+        """The broker refused a commit, or could not be reached."""
+
+    def offset_reset(self, partition: Partition, start: int, skipped: int) -> None:
+        """The committed offset was missing or gone; reading starts at ``start``, past ``skipped`` records."""
+
+    def client_error(self, code: str) -> None:
+        """An error that the client recovers from."""
+
+
+class RequestConsumer:
+    """Reads the request topic as a member of the group. Raises StreamError where the process must end."""
+
+    def __init__(self, settings: KafkaSettings, listener: ConsumerListener) -> None:
+        self._settings = settings
+        self._listener = listener
+        self._owned: set[Partition] = set()
+        self._resets: dict[Partition, int | None] = {}
+        self._paused = False
+        self._closing = False
+        self._fatal: KafkaError | None = None
+        self._outages = (
+            (OUTAGE, Outage(settings.brokers_down_limit_s), "no broker can be reached"),
+            (AUTHENTICATION, Outage(settings.authentication_limit_s), "the brokers refuse our credentials"),
+        )
+        try:
+            self._consumer = Consumer(
+                {**settings.consumer(), "error_cb": self._on_error, "on_commit": self._on_commit}, logger=log
+            )
+            self._consumer.subscribe(
+                [settings.request_topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+            )
+        except KafkaException as error:
+            raise StreamError(f"kafka: {error.args[0].str()}") from error
+
+    def poll(self, timeout: float, limit: int) -> list[SourceRecord]:
+        """Wait up to ``timeout`` seconds for a record, take the others that are there (``limit`` in all)."""
+        # consume() is never given the time: it would wait for a full batch.
+        try:
+            first = self._consumer.poll(timeout)
+            messages = [] if first is None else [first]
+            if messages and limit > 1:
+                messages += self._consumer.consume(limit - 1, 0)
+            records = [record for message in messages if (record := self._read(message))]
+            self._reset_offsets()
+        except KafkaException as error:
+            raise StreamError(f"the consumer failed: {error.args[0].str()}") from error
+        if records:
+            self._alive()
+        self._check_health()
+        return records
+
+    def pause(self) -> None:
+        """Read nothing, also from partitions that are assigned later, until ``resume``."""
+        self._paused = True
+        self._consumer.pause([TopicPartition(*partition) for partition in self._owned])
+
+    def resume(self) -> None:
+        self._paused = False
+        self._consumer.resume([TopicPartition(*partition) for partition in self._owned])
+
+    def store(self, partition: Partition, offset: int) -> bool:
+        """Take ``offset`` for the next commit. False: the partition is not ours, or not yet."""
+        try:
+            self._consumer.store_offsets(offsets=[TopicPartition(*partition, offset)])
+        except KafkaException as error:
+            if error.args[0].code() in (KafkaError._STATE, KafkaError._UNKNOWN_PARTITION):
+                return False
+            raise StreamError(f"offset {offset} of {partition} was not stored: {error.args[0].str()}") from error
+        return True
+
+    def commit(self) -> None:
+        """Commit what was stored, without waiting: a commit that waits has no time-out. The listener hears the end."""
+        try:
+            self._consumer.commit(asynchronous=True)
+        except KafkaException as error:
+            self._commit_failed(error.args[0])
+
+    def high_watermark(self, partition: Partition) -> int | None:
+        """End of the partition as of the last fetch."""
+        try:
+            watermarks = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
+        except KafkaException:
+            return None
+        return None if watermarks is None or watermarks[1] < 0 else watermarks[1]
+
+    def close(self) -> None:
+        """Leave the group; the listener is asked to give up its partitions first."""
+        self._closing = True
+        self._consumer.close()
+
+    def _read(self, message: Message) -> SourceRecord | None:
+        error = message.error()
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        if error is not None:
+            self._on_message_error(error, topic, partition, offset)
+            return None
+        if topic is None or partition is None or offset is None:
+            raise StreamError("the client delivered a record without its place")
+        _, timestamp_ms = message.timestamp()
+        return SourceRecord(
+            topic,
+            partition,
+            offset,
+            timestamp_ms if timestamp_ms >= 0 else round(time.time() * 1000),
+            message.key(),
+            message.value(),
+            _headers(message),
+        )
+
+    def _on_message_error(self, error: KafkaError, topic: str | None, number: int | None, offset: int | None) -> None:
+        if is_fatal(error):
+            raise StreamError(f"the consumer is out for good: {error.str()}")
+        if error.code() == KafkaError._AUTO_OFFSET_RESET and topic is not None and number is not None:
+            self._resets[Partition(topic, number)] = offset
+            return
+        if error.code() not in HEALS_BY_ITSELF and not error.retriable():
+            raise StreamError(f"the consumer failed: {name_of(error)}: {error.str()}")
+        if error.code() != KafkaError._PARTITION_EOF:
+            log.warning("consumer: %s: %s", name_of(error), error.str())
+            self._listener.client_error(name_of(error))
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        if not partitions:  # cooperative members hear of every round, also when nothing moved
+            self._listener.assigned({})
+            return
+        starts = self._look_up(partitions)
+        consumer.incremental_assign(starts)
+        self._owned |= {Partition(start.topic, start.partition) for start in starts}
+        if self._paused:
+            consumer.pause(starts)
+        self._listener.assigned(
+            {Partition(start.topic, start.partition): start.offset if start.offset >= 0 else None for start in starts}
+        )
+
+    def _on_revoke(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        gone = self._forget(partitions)
+        self._listener.revoked(gone)
+
+    def _on_lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._listener.lost(self._forget(partitions))
+
+    def _forget(self, partitions: list[TopicPartition]) -> list[Partition]:
+        gone = [Partition(each.topic, each.partition) for each in partitions]
+        self._owned.difference_update(gone)
+        for partition in gone:
+            self._resets.pop(partition, None)
+        return gone
+
+    def _look_up(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Where to start. Left to the client where the broker does not say: it asks again, or reports a reset."""
+        try:
+            found: list[TopicPartition] = self._consumer.committed(partitions, timeout=_LOOKUP_S)
+            return [each if each.offset >= 0 or each.error else self._start_afresh(each) for each in found]
+        except KafkaException as error:
+            log.warning("no committed offsets for new partitions: %s", error.args[0].str())
+            return partitions
+
+    def _start_afresh(self, partition: TopicPartition, old: int | None = None) -> TopicPartition:
+        low, high = self._consumer.get_watermark_offsets(partition, timeout=_LOOKUP_S)
+        start = low if self._settings.offset_reset == "earliest" else high
+        skipped = max(0, start - (low if old is None else old))
+        log.warning("%s[%d]: no usable offset, starts at %d", partition.topic, partition.partition, start)
+        self._listener.offset_reset(Partition(partition.topic, partition.partition), start, skipped)
+        return TopicPartition(partition.topic, partition.partition, start)
+
+    def _reset_offsets(self) -> None:
+        """A partition whose offset is gone stands still until it is assigned anew; seeking it is refused."""
+        for partition, old in list(self._resets.items()):
+            try:
+                start = self._start_afresh(TopicPartition(*partition), old)
+            except KafkaException as error:
+                log.warning("%s: no offsets to reset to yet: %s", partition, error.args[0].str())
+                return
+            del self._resets[partition]
+            self._consumer.incremental_unassign([start])
+            self._consumer.incremental_assign([start])
+            if self._paused:
+                self._consumer.pause([start])
+            self._listener.assigned({partition: start.offset})
+
+    def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        if error is not None:
+            self._commit_failed(error)
+            return
+        for each in partitions:
+            if each.error is not None:
+                self._commit_failed(each.error)
+        self._alive()
+        self._listener.committed(
+            {Partition(each.topic, each.partition): each.offset for each in partitions if each.error is None}
+        )
+
+    def _commit_failed(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._NO_OFFSET:
+            return
+        log.warning("commit: %s: %s", name_of(error), error.str())
+        self._listener.commit_failed(name_of(error))
+        if error.code() not in COMMIT_MAY_FAIL and not error.retriable():
+            self._fatal = error
+
+    def _on_error(self, error: KafkaError) -> None:
+        self._listener.client_error(name_of(error))
+        if is_fatal(error):
+            self._fatal = error
+        for codes, outage, _ in self._outages:
+            if error.code() in codes:
+                outage.note(time.monotonic())
+
+    def _alive(self) -> None:
+        for _, outage, _ in self._outages:
+            outage.clear()
+
+    def _check_health(self) -> None:
+        if self._fatal is not None:
+            raise StreamError(f"the consumer is out for good: {name_of(self._fatal)}: {self._fatal.str()}")
+        for _, outage, meaning in self._outages:
+            if not outage.over_limit(time.monotonic()):
+                continue
+            try:  # an idle service sees no sign of life: ask once before giving up
+                self._consumer.list_topics(self._settings.request_topic, timeout=_PROBE_S)
+            except KafkaException as error:
+                raise StreamError(f"{meaning}: {error.args[0].str()}") from error
+            self._alive()
+
+
+def _headers(message: Message) -> Headers:
+    return cast(Headers, message.headers() or [])  # the stub covers what a producer may give as well

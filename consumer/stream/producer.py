@@ -1,0 +1,118 @@
+"""The producer of replies and dead letters: what was sent, and what the broker made of it."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, Literal, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from consumer.stream.errors import StreamError, is_fatal, name_of
+from consumer.stream.settings import KafkaSettings
+from consumer.wire.headers import Headers
+
+FailureKind = Literal["too_large", "topic_unknown", "topic_denied", "partition_unknown", "other"]
+
+_KINDS: dict[int, FailureKind] = {
+    KafkaError.MSG_SIZE_TOO_LARGE: "too_large",
+    KafkaError.RECORD_LIST_TOO_LARGE: "too_large",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "topic_unknown",
+    KafkaError._UNKNOWN_TOPIC: "topic_unknown",
+    KafkaError.TOPIC_EXCEPTION: "topic_unknown",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "topic_denied",
+    KafkaError._UNKNOWN_PARTITION: "partition_unknown",
+}
+_FULL_QUEUE_S = 0.05
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a record was not written. ``local``: refused by this client, so its neighbours had no part in it."""
+
+    kind: FailureKind
+    code: str
+    message: str
+    local: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery(Generic[T]):
+    """The end of one send: written and acknowledged, or not."""
+
+    sent: T
+    failure: Failure | None
+
+
+class ReplyProducer(Generic[T]):
+    """Idempotent, acknowledged by all replicas. One thread sends and polls. Raises StreamError when it is out."""
+
+    def __init__(self, settings: KafkaSettings, client_error: Callable[[str], None]) -> None:
+        self._client_error = client_error
+        self._deliveries: list[Delivery[T]] = []
+        self._fatal: KafkaError | None = None
+        try:
+            self._producer = Producer({**settings.producer(), "error_cb": self._on_error}, logger=log)
+        except KafkaException as error:
+            raise StreamError(f"kafka: {error.args[0].str()}") from error
+
+    def send(
+        self, sent: T, topic: str, *, key: bytes | None, value: bytes | None, headers: Headers, partition: int | None
+    ) -> None:
+        """Hand a record over; ``poll`` returns ``sent`` with what became of it. A full queue makes this wait."""
+        while True:
+            try:
+                self._producer.produce(
+                    topic,
+                    value=value,
+                    key=key,
+                    partition=-1 if partition is None else partition,
+                    headers=list(headers),
+                    on_delivery=partial(self._on_delivery, sent),
+                )
+            except BufferError:
+                self._serve(lambda: self._producer.poll(_FULL_QUEUE_S))
+                continue
+            except KafkaException as error:
+                if is_fatal(error.args[0]):
+                    raise StreamError(f"the producer is out for good: {error.args[0].str()}") from error
+                self._deliveries.append(Delivery(sent, _failure(error.args[0], local=True)))
+            return
+
+    def poll(self, timeout: float) -> list[Delivery[T]]:
+        """Deliveries reported since the last call; waits up to ``timeout`` seconds if there are none."""
+        self._serve(lambda: self._producer.poll(0 if self._deliveries else timeout))
+        deliveries, self._deliveries = self._deliveries, []
+        return deliveries
+
+    def abandon(self, budget: float) -> None:
+        """Give what is left ``budget`` seconds to leave, then drop it: closing a producer would wait without end."""
+        deadline = time.monotonic() + budget
+        self._serve(lambda: self._producer.flush(max(0.0, deadline - time.monotonic())))
+        self._producer.purge()
+        self._serve(lambda: self._producer.flush(0))
+
+    def _serve(self, call: Callable[[], Any]) -> None:
+        # A fatal error is raised once, from poll or flush, and as SystemError if a delivery callback ran.
+        try:
+            call()
+        except (KafkaException, SystemError) as error:
+            raise StreamError(f"the producer is out for good: {error.__cause__ or error}") from error
+        if self._fatal is not None:
+            raise StreamError(f"the producer is out for good: {name_of(self._fatal)}: {self._fatal.str()}")
+
+    def _on_delivery(self, sent: T, error: KafkaError | None, _message: Message) -> None:
+        self._deliveries.append(Delivery(sent, None if error is None else _failure(error, local=False)))
+
+    def _on_error(self, error: KafkaError) -> None:
+        self._client_error(name_of(error))
+        if is_fatal(error):
+            self._fatal = error
+
+
+def _failure(error: KafkaError, *, local: bool) -> Failure:
+    return Failure(_KINDS.get(error.code(), "other"), name_of(error), error.str(), local)
