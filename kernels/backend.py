@@ -1,11 +1,18 @@
 """The one place that chooses between a Triton kernel and its torch twin. The engine calls only these."""
 
-from kernels.attention.decode import beam_decode_attention
-from kernels.attention.prefill import paged_prefill_attention
-from kernels.elementwise.qk_norm_rope_write import qk_norm_rope_write
-from kernels.elementwise.rms_norm import rms_norm
-from kernels.elementwise.silu_mul import silu_mul
-from kernels.selection.expand_select import Selection, expand_select
+from collections.abc import Callable
+from functools import cache, wraps
+from importlib import import_module
+from typing import Any, ParamSpec, TypeVar
+
+from torch import Tensor
+
+from kernels.attention import decode, prefill
+from kernels.elementwise import qk_norm_rope_write as rope
+from kernels.elementwise import rms_norm as norm
+from kernels.elementwise import silu_mul as gate
+from kernels.selection import expand_select as selection
+from kernels.selection.expand_select import Selection
 from kernels.selection.resolve import Resolved, resolve_leaves
 from kernels.selection.tries import NO_ITEM, LevelTries
 
@@ -22,3 +29,35 @@ __all__ = [
     "rms_norm",
     "silu_mul",
 ]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@cache
+def _triton(module: str, name: str) -> Callable[..., Any]:
+    """Loaded on first use: Triton exists only where there is a GPU to use it."""
+    package, _, leaf = module.rpartition(".")
+    kernel: Callable[..., Any] = getattr(import_module(f"{package}.triton_{leaf}"), name)
+    return kernel
+
+
+def _by_device(twin: Callable[P, T]) -> Callable[P, T]:
+    """The twin for CPU tensors; for CUDA tensors the function of its name in the ``triton_`` file beside it."""
+
+    @wraps(twin)
+    def kernel(*args: P.args, **kwargs: P.kwargs) -> T:
+        if isinstance(args[0], Tensor) and args[0].is_cuda:
+            result: T = _triton(twin.__module__, twin.__name__)(*args, **kwargs)
+            return result
+        return twin(*args, **kwargs)
+
+    return kernel
+
+
+beam_decode_attention = _by_device(decode.beam_decode_attention)
+expand_select = _by_device(selection.expand_select)
+paged_prefill_attention = _by_device(prefill.paged_prefill_attention)
+qk_norm_rope_write = _by_device(rope.qk_norm_rope_write)
+rms_norm = _by_device(norm.rms_norm)
+silu_mul = _by_device(gate.silu_mul)
