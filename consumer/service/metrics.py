@@ -9,7 +9,8 @@ from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from consumer.serving.observer import CloseReason, Rebalance, ReplyStatus, Stage
+from consumer.serving.observer import CloseReason, Rebalance, Stage
+from consumer.wire.reply import Status
 from engine.errors import ErrorCode
 
 LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
@@ -57,7 +58,7 @@ class Metrics:
 
         # What went out.
         self.replies = self._counter(
-            "replies_total", "Replies handed to the producer, by status.", status=get_args(ReplyStatus)
+            "replies_total", "Replies handed to the producer, by status.", status=get_args(Status)
         )
         self.reply_errors = self._counter(
             "reply_errors_total", "Replies that are not ok, by error code.", code=ERROR_CODES

@@ -8,7 +8,8 @@ from threading import Lock
 from typing import Literal
 
 from consumer.service.metrics import DEAD_LETTER_REASONS, ERROR_CODES, OTHER, Metrics
-from consumer.serving.observer import CloseReason, Rebalance, ReplyStatus, ReplyTimes, Stage
+from consumer.serving.observer import CloseReason, Rebalance, ReplyTimes, Stage
+from consumer.wire.reply import Status
 
 RECENT_S = 60.0
 RECENT_VALUES = 4096
@@ -74,7 +75,7 @@ class MetricsObserver:
     def expired(self, stage: Stage) -> None:
         self._metrics.expired.labels(stage).inc()
 
-    def replied(self, status: ReplyStatus, code: str | None, times: ReplyTimes) -> None:
+    def replied(self, status: Status, code: str | None, times: ReplyTimes) -> None:
         self._metrics.replies.labels(status).inc()
         if code is not None:
             self._metrics.reply_errors.labels(code if code in ERROR_CODES else OTHER).inc()
