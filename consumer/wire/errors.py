@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal, Protocol
 
-from engine.errors import ErrorCode, RequestError
+from engine.errors import ErrorCode, RecallstreamError, RequestError
 
 Codec = Literal["msgpack", "json"]
 
@@ -39,3 +39,7 @@ class WireError(RequestError):
         self.user_id = user_id
         self.labels: Mapping[str, str] = labels or {}
         self.codec: Codec = codec
+
+
+class ReplyError(RecallstreamError):
+    """A record of the reply topic is no reply that this client understands."""

@@ -1,16 +1,19 @@
-"""The reply record, written in the codec of its request."""
+"""The reply record: written by the service in the codec of its request, read by clients."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import msgpack
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from consumer.wire.codec import write_map
-from consumer.wire.errors import Addressee, Codec
+from consumer.wire.codec import codec_of, write_map
+from consumer.wire.errors import Addressee, Codec, ReplyError
 from engine.errors import ErrorCode
-from engine.request import RecallResult
+from engine.request import NO_ITEMS, ItemIds, RecallResult
 
+VERSION = 1
 Status = Literal["ok", "expired", "rejected", "error"]
 
 _STATUS: Mapping[ErrorCode, Status] = {"expired": "expired", "cancelled": "expired", "overloaded": "rejected"}
@@ -59,7 +62,7 @@ def encode_error(
 
 def _head(to: Addressee, status: Status) -> dict[str, Any]:
     return {
-        "v": 1,
+        "v": VERSION,
         "request_id": to.request_id,
         "user_id": to.user_id,
         "labels": dict(to.labels),
@@ -77,3 +80,73 @@ def _floats(scores: NDArray[np.float32], codec: Codec) -> Any:
 
 def _ints(sids: NDArray[np.int32], codec: Codec) -> Any:
     return sids.tolist() if codec == "json" else sids.astype("<i4").tobytes()
+
+
+class ReplyFault(msgspec.Struct, frozen=True):
+    """Why a reply holds no items; ``code`` is one of the protocol's, or one of a later version."""
+
+    code: str
+    message: str = ""
+
+
+class ReplyFields(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a reply that msgspec checks."""
+
+    v: int
+    status: Status
+    request_id: str | None = None
+    user_id: str | None = None
+    labels: dict[str, str] = {}
+    fields: dict[str, list[Any]] | None = None
+    model: str | None = None
+    catalog: str | None = None
+    beam_widths: tuple[int, ...] = ()
+    exhausted: bool = False
+    degraded: tuple[str, ...] = ()
+    truncated: bool = False
+    context_tokens: int = 0
+    reused_tokens: int = 0
+    unknown_items: int = 0
+    timing_ms: dict[str, float] = {}
+    error: ReplyFault | None = None
+
+
+class RecallReply(ReplyFields, frozen=True, kw_only=True):
+    """A reply as clients see it.
+
+    ``items``: best first, int64 ``[k]`` or strings. ``scores``: float32 ``[k]``. ``sids``: int32 ``[k, levels]``.
+    """
+
+    items: ItemIds = NO_ITEMS
+    scores: NDArray[np.float32]
+    sids: NDArray[np.int32] | None = None
+
+
+def decode_reply(value: bytes | None) -> RecallReply:
+    """Read a reply in either codec. Raises ``ReplyError``."""
+    try:
+        content = _unpack(value or b"")
+        checked = msgspec.convert(content, ReplyFields)
+        if checked.v != VERSION:
+            raise ReplyError(f"reply of protocol version {checked.v}, this client speaks {VERSION}")
+        items = content.get("items", [])
+        scores = _array(content.get("scores", b""), "<f4")
+        sids = content.get("sids")
+        return RecallReply(
+            **msgspec.structs.asdict(checked),
+            items=items if items and isinstance(items[0], str) else np.array(items, np.int64),
+            scores=scores,
+            sids=None if sids is None else _array(sids, "<i4").reshape(len(items), -1),
+        )
+    except (ValueError, TypeError, OverflowError, msgpack.UnpackException, msgspec.MsgspecError) as error:
+        raise ReplyError(f"not a reply: {error}") from error
+
+
+def _unpack(value: bytes) -> Any:
+    return msgspec.json.decode(value) if codec_of(value) == "json" else msgpack.unpackb(value)
+
+
+def _array(content: Any, little_endian: str) -> NDArray[Any]:
+    dtype = np.dtype(little_endian)
+    array = np.frombuffer(content, dtype) if isinstance(content, bytes) else np.array(content, dtype)
+    return array.astype(dtype.newbyteorder("="))

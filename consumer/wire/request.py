@@ -154,13 +154,6 @@ def to_recall_request(wire: WireRequest, defaults: RecallDefaults, levels: int) 
     )
 
 
-def resolve_deadline(wire: WireRequest, timestamp_ms: int, defaults: RecallDefaults) -> int:
-    """Epoch milliseconds after which the answer is worthless; ``timestamp_ms`` is the record's."""
-    if wire.deadline_ms is None:
-        return timestamp_ms + defaults.deadline_ms
-    return min(wire.deadline_ms, timestamp_ms + defaults.max_deadline_ms)
-
-
 def _bad(message: str) -> RequestError:
     return RequestError("bad_request", message)
 

@@ -1,0 +1,131 @@
+"""A request-reply client: ``async with RecallClient(kafka) as client: await client.recall(history=[1, 2, 3])``."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, Unpack, cast
+
+from consumer.stream.client_transport import ClientTransport, Headers, TransportError
+from consumer.stream.settings import KafkaSettings
+from consumer.wire.errors import ReplyError
+from consumer.wire.headers import CORRELATION_ID, REPLY_PARTITION, REPLY_TOPIC, RequestHeaders
+from consumer.wire.outgoing import RequestOptions, encode_request
+from consumer.wire.reply import RecallReply, decode_reply
+from engine.errors import ErrorCode, RecallstreamError, RequestError
+
+__all__ = ["RecallClient", "RecallError", "RecallReply", "RecallTimeoutError", "ReplyError", "TransportError"]
+
+
+class RecallError(RequestError):
+    """The service answered with an error, as ``code`` and ``message`` say; ``reply`` is the whole answer."""
+
+    def __init__(self, reply: RecallReply) -> None:
+        code, message = ("internal", "") if reply.error is None else (reply.error.code, reply.error.message)
+        super().__init__(cast(ErrorCode, code), message)
+        self.reply = reply
+
+
+class RecallTimeoutError(RecallstreamError, TimeoutError):
+    """No reply came in time. The request may still be served; its late reply is ignored."""
+
+
+class RecallClient:
+    """Sends requests and awaits their replies, many at a time; belongs to the event loop that entered it.
+
+    ``reply_partition``: have replies sent to this partition of the reply topic and read only that one, where many
+    clients share the topic; by default all its partitions are read. ``timeout`` is in seconds.
+    """
+
+    def __init__(self, kafka: KafkaSettings, *, reply_partition: int | None = None, timeout: float = 10.0) -> None:
+        self._timeout = timeout
+        self._pending: dict[bytes, asyncio.Future[bytes | None]] = {}
+        self._failure: TransportError | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._transport = ClientTransport(kafka, reply_partition, self._on_reply, self._on_failure)
+        self._address: list[tuple[str, bytes]] = [(REPLY_TOPIC, kafka.reply_topic.encode())]
+        if reply_partition is not None:
+            self._address.append((REPLY_PARTITION, str(reply_partition).encode()))
+
+    async def __aenter__(self) -> Self:
+        """Connect. Raises ``TransportError``."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            await asyncio.to_thread(self._transport.start)
+        except BaseException:
+            await asyncio.to_thread(self._transport.close)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self._transport.close)
+        self._fail(TransportError("the client was closed"))
+
+    async def recall(
+        self, *, request_id: str | None = None, timeout: float | None = None, **options: Unpack[RequestOptions]
+    ) -> RecallReply:
+        """Send one request, whose fields are ``options``, and wait for its reply.
+
+        Returns replies of status ``ok``, ``expired`` and ``rejected``; ``error`` raises ``RecallError``. Without
+        ``deadline_ms`` the service may stop working on it when ``timeout`` (seconds) has passed. Raises
+        ``RecallTimeoutError``, ``TransportError``, ``ReplyError``, or ``TypeError`` for options that cannot be written.
+        """
+        if self._failure is not None or self._loop is None:
+            raise self._failure or TransportError("the client is not connected: use it in `async with`")
+        patience = self._timeout if timeout is None else timeout
+        options.setdefault("deadline_ms", int((time.time() + patience) * 1000))
+        value = encode_request(request_id or str(uuid.uuid4()), options)
+        user = options.get("user_id")
+        reply = decode_reply(await self._exchange(None if user is None else user.encode(), value, patience))
+        if reply.status == "error":
+            raise RecallError(reply)
+        return reply
+
+    async def _exchange(self, key: bytes | None, value: bytes, timeout: float) -> bytes | None:
+        correlation_id = uuid.uuid4().bytes
+        reply: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        self._pending[correlation_id] = reply
+        try:
+            self._transport.send(
+                key,
+                value,
+                [(CORRELATION_ID, correlation_id), *self._address],
+                lambda error: self._call_soon(self._undelivered, correlation_id, error),
+            )
+            async with asyncio.timeout(timeout):
+                return await reply
+        except TimeoutError:
+            raise RecallTimeoutError(f"no reply within {timeout:g} s") from None
+        finally:
+            del self._pending[correlation_id]
+
+    def _call_soon(self, action: Callable[..., None], *arguments: object) -> None:
+        """From the transport's thread to the event loop's."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(action, *arguments)
+
+    def _on_reply(self, headers: Headers, value: bytes | None) -> None:
+        correlation_id = RequestHeaders.parse(headers).correlation_id
+        if correlation_id in self._pending:  # others that share the topic, and repeats, end here
+            self._call_soon(self._answer, correlation_id, value)
+
+    def _answer(self, correlation_id: bytes, value: bytes | None) -> None:
+        reply = self._pending.get(correlation_id)
+        if reply is not None and not reply.done():
+            reply.set_result(value)
+
+    def _undelivered(self, correlation_id: bytes, error: TransportError) -> None:
+        reply = self._pending.get(correlation_id)
+        if reply is not None and not reply.done():
+            reply.set_exception(error)
+
+    def _on_failure(self, failure: TransportError) -> None:
+        self._call_soon(self._fail, failure)
+
+    def _fail(self, failure: TransportError) -> None:
+        self._failure = failure
+        for correlation_id in self._pending:
+            self._undelivered(correlation_id, failure)

@@ -1,0 +1,163 @@
+"""Kafka under the request-reply client: a producer of requests, and one thread that owns the consumer of replies."""
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Final, cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from consumer.stream.settings import KafkaSettings, Option
+from engine.errors import RecallstreamError
+
+log = logging.getLogger(__name__)
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+_POLL_S: Final = 0.05
+_CONNECT_S: Final = 10.0
+_FLUSH_S: Final = 2.0
+_HOPELESS: Final = frozenset(
+    {
+        KafkaError._FATAL,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+    }
+)
+"""Errors after which no reply can come; librdkafka recovers from the others by itself."""
+
+
+class TransportError(RecallstreamError):
+    """Kafka cannot be reached, refuses this client, or did not take a request."""
+
+
+class ClientTransport:
+    """Sends requests, and hands every reply's headers and value to ``on_reply``.
+
+    The reply topic is read by assignment, from where it ended during ``start``, not as a group: clients may share it.
+    ``on_failure`` is called once if the connection is lost for good. Callbacks come from the transport's own thread.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        reply_partition: int | None,
+        on_reply: Callable[[Headers, bytes | None], None],
+        on_failure: Callable[[TransportError], None],
+    ) -> None:
+        self._kafka = kafka
+        self._reply_partition = reply_partition
+        self._on_reply = on_reply
+        self._on_failure = on_failure
+        self._stop = threading.Event()
+        self._ready = threading.Event()
+        self._failure: TransportError | None = None
+        self._trouble = "no broker answered"
+        self._producer = Producer(kafka.producer(), logger=log)
+        self._thread = threading.Thread(target=self._run, name="recall-client", daemon=True)
+
+    def start(self) -> None:
+        """Wait until replies are being read. Raises ``TransportError``."""
+        self._thread.start()
+        self._ready.wait()
+        if self._failure:
+            raise self._failure
+
+    def send(
+        self, key: bytes | None, value: bytes, headers: Headers, on_undelivered: Callable[[TransportError], None]
+    ) -> None:
+        """Hand one request to Kafka's client without waiting for its delivery. Raises ``TransportError``."""
+
+        def report(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                on_undelivered(TransportError(f"the request was not delivered: {error.str()}"))
+
+        try:
+            self._producer.produce(
+                self._kafka.request_topic, value=value, key=key, headers=list(headers), on_delivery=report
+            )
+        except (BufferError, KafkaException) as error:
+            raise TransportError(f"the request was not sent: {_reason(error)}") from error
+
+    def close(self) -> None:
+        """Stop reading, and give requests that are still queued a moment to leave."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        consumer = Consumer(self._consumer_options(), logger=log)
+        try:
+            consumer.assign(self._ends(consumer))
+            self._ready.set()
+            self._serve(consumer)
+            self._producer.flush(_FLUSH_S)
+        except (KafkaException, SystemError, TransportError) as error:  # SystemError: a fatal error out of flush()
+            self._fail(error if isinstance(error, TransportError) else TransportError(_reason(error)))
+        finally:
+            consumer.close()
+
+    def _serve(self, consumer: Consumer) -> None:
+        while not self._stop.is_set():
+            self._producer.poll(0)
+            message = consumer.poll(_POLL_S)
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                self._on_reply(cast(Headers, message.headers() or ()), message.value())
+            elif error.fatal() or error.code() in _HOPELESS:
+                raise TransportError(f"replies cannot be read: {error.str()}")
+            else:
+                log.warning("reading replies: %s", error.str())
+
+    def _fail(self, failure: TransportError) -> None:
+        self._failure = failure
+        if self._ready.is_set():
+            self._on_failure(failure)
+        self._ready.set()
+
+    def _ends(self, consumer: Consumer) -> list[TopicPartition]:
+        """Every partition to read, at its present end: resolved now, so that no reply from here on is missed."""
+        topic = self._kafka.reply_topic
+        try:
+            found = consumer.list_topics(topic, timeout=_CONNECT_S).topics[topic]
+        except KafkaException as error:
+            raise TransportError(
+                f"cannot reach Kafka at {self._kafka.bootstrap_servers}: {self._trouble} ({_reason(error)})"
+            ) from error
+        if found.error is not None:
+            raise TransportError(f"reply topic {topic}: {found.error.str()}")
+        partitions = sorted(found.partitions) if self._reply_partition is None else [self._reply_partition]
+        if not set(partitions) <= found.partitions.keys():
+            raise TransportError(f"reply topic {topic} has no partition {self._reply_partition}")
+        return [
+            TopicPartition(topic, partition, consumer.get_watermark_offsets(at, timeout=_CONNECT_S)[1])
+            for partition in partitions
+            for at in (TopicPartition(topic, partition),)
+        ]
+
+    def _consumer_options(self) -> dict[str, Option | Callable[[KafkaError], None]]:
+        return {
+            **self._kafka.connection(),
+            **self._kafka.consumer_options,
+            "group.id": f"recall-client-{uuid.uuid4()}",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "latest",
+            "allow.auto.create.topics": False,
+            "error_cb": self._note,
+        }
+
+    def _note(self, error: KafkaError) -> None:
+        self._trouble = error.str()
+
+
+def _reason(error: BaseException) -> str:
+    """The text of a client error without its class and numbers."""
+    if error.args and isinstance(error.args[0], KafkaError):
+        return error.args[0].str()
+    return str(error)

@@ -1,0 +1,80 @@
+"""Writing requests: what a client needs to speak the protocol."""
+
+from collections.abc import Mapping, Sequence
+from operator import index
+from typing import Any, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consumer.wire.codec import write_map
+from consumer.wire.errors import Codec
+from consumer.wire.request import VERSION
+from engine.request import Score
+
+Ids = Sequence[int] | Sequence[str] | NDArray[np.integer[Any]]
+
+
+class BeamOptions(TypedDict, total=False):
+    """``width`` or ``widths`` (one per level); ``margin`` with ``min_width``."""
+
+    width: int
+    widths: Sequence[int]
+    margin: float
+    min_width: int
+
+
+class FilterOptions(TypedDict, total=False):
+    """Tag names that an item must hold: any, all, none of them."""
+
+    any: Sequence[str]
+    all: Sequence[str]
+    none: Sequence[str]
+
+
+class RequestOptions(TypedDict, total=False):
+    """The optional fields of a request; one that is left out takes the service's default."""
+
+    user_id: str
+    history: Ids
+    tokens: Sequence[int] | NDArray[np.integer[Any]]
+    template: str
+    context: Mapping[str, int | str]
+    top_k: int
+    beam: BeamOptions
+    score: Score
+    max_items_per_sid: int
+    exclude: Ids
+    exclude_history: bool
+    filter: FilterOptions
+    deadline_ms: int
+    catalog: str
+    return_sids: bool
+    return_fields: Sequence[str]
+    labels: Mapping[str, str]
+
+
+def encode_request(request_id: str, options: RequestOptions, codec: Codec = "msgpack") -> bytes:
+    """The value of a request record. In msgpack a history of ints and the tokens travel as binary.
+
+    Raises ``TypeError`` or ``OverflowError`` for what cannot be written; the service checks the rest.
+    """
+    fields: dict[str, Any] = {"v": VERSION, "request_id": request_id, **options}
+    for name, little_endian in (("history", "<i8"), ("tokens", "<i4")):
+        if name in fields:
+            ids = _ids(name, fields[name])
+            is_binary = codec == "msgpack" and not (ids and isinstance(ids[0], str))
+            fields[name] = np.array(ids, little_endian).tobytes() if is_binary else ids
+    if "exclude" in fields:
+        fields["exclude"] = _ids("exclude", fields["exclude"])
+    return write_map(fields, codec)
+
+
+def _ids(name: str, ids: Ids) -> list[Any]:
+    plain: list[Any] = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
+    if set(map(type, plain)) == {str}:
+        return plain
+    try:
+        return [index(item) for item in plain]
+    except TypeError:
+        raise TypeError(f"{name}: ids must be all ints or all strings") from None
