@@ -93,8 +93,8 @@ class Envelope:
         return min(len(self.certain), self.width) <= beams <= min(len(self.possible), self.width)
 
 
-def assert_equal(result: object, oracle: OracleResult, tally: Tally = TALLY) -> None:
-    """Raise ``AssertionError`` unless the engine's answer is right; count in ``tally`` what it needed."""
+def assert_equal(result: object, oracle: OracleResult, tally: Tally = TALLY) -> RecallResult:
+    """The engine's answer, or ``AssertionError`` if it is not right; ``tally`` counts what it needed."""
     assert isinstance(result, RecallResult), f"the engine answered {result!r}"
     assert result.exhausted == oracle.exhausted, "exhausted"
     assert result.truncated == oracle.truncated, "truncated"
@@ -114,6 +114,7 @@ def assert_equal(result: object, oracle: OracleResult, tally: Tally = TALLY) -> 
     if result.sids is not None:
         sid_of = {item.id: sid for sid, items in oracle.search.leaves.items() for item in items}
         assert [tuple(sid) for sid in result.sids.tolist()] == [sid_of[id_] for id_ in items]
+    return result
 
 
 def score_difference(ours: Iterable[float], theirs: Iterable[float]) -> float:

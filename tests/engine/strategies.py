@@ -1,5 +1,6 @@
 """Random catalogs, models and requests for the comparison of the engine with the oracle."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,7 @@ def _model(seed: int) -> TinyModel:
         layers=int(random.integers(1, 4)),
         kv_heads=int(random.choice((1, 2, 4))),
         head_dim=int(random.choice((6, 8, 16))),
+        sharpness=float(random.choice((2.0, 2.0, 0.05))),
     )
 
 
@@ -54,7 +56,7 @@ def ids_as_asked(ids: list[ItemId]) -> ItemIds:
     return [str(id_) for id_ in ids] if isinstance(ids[0], str) else np.array(ids, dtype=np.int64)
 
 
-def catalog_of(model: TinyModel, items: tuple[Item, ...], version: str = "v1") -> Catalog:
+def catalog_of(model: TinyModel, items: Sequence[Item], version: str = "v1") -> Catalog:
     tags = sorted({tag for item in items for tag in item.tags})
     return build_catalog(
         version=version,
@@ -141,7 +143,7 @@ def requests(draw: st.DrawFn, model: TinyModel, items: tuple[Item, ...]) -> Reca
 
 
 @st.composite
-def cases(draw: st.DrawFn, most: int = 4) -> Case:
+def cases(draw: st.DrawFn, least: int = 1, most: int = 4) -> Case:
     model = draw(st.sampled_from(MODELS))
     items = draw(catalogs(model))
-    return Case(model, items, tuple(draw(st.lists(requests(model, items), min_size=1, max_size=most))))
+    return Case(model, items, tuple(draw(st.lists(requests(model, items), min_size=least, max_size=most))))
