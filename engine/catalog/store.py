@@ -61,12 +61,14 @@ class CatalogStore:
         with self._lock:
             return sum(device_bytes(slot.resident.catalog) for slot in self._slots.values())
 
-    def check(self, catalog: Catalog) -> None:
-        """Raises CatalogError ``incompatible`` or ``memory`` if the catalog could not be staged."""
-        if catalog.model != self.model_id:
-            raise CatalogError("incompatible", f"made for model {catalog.model!r}, loaded is {self.model_id!r}")
-        if tuple(catalog.trie.sizes) != self.level_sizes:
-            raise CatalogError("incompatible", f"level sizes {catalog.trie.sizes}, the model's are {self.level_sizes}")
+    def check_model(self, model: str, sizes: Sequence[int]) -> None:
+        """Raises CatalogError ``incompatible`` if a catalog for ``model`` with codebooks of ``sizes`` does not fit."""
+        if model != self.model_id:
+            raise CatalogError("incompatible", f"made for model {model!r}, loaded is {self.model_id!r}")
+        if tuple(sizes) != self.level_sizes:
+            raise CatalogError("incompatible", f"level sizes {tuple(sizes)}, the model's are {self.level_sizes}")
+
+    def _check_memory(self, catalog: Catalog) -> None:
         need = device_bytes(catalog) + (host_bytes(catalog) if self.device.type == "cpu" else 0)
         free = self._free_memory()
         if need > free:
@@ -77,7 +79,8 @@ class CatalogStore:
         with self._lock:
             if catalog.version in self._named():
                 return self._slots[catalog.version].resident
-        self.check(catalog)
+        self.check_model(catalog.model, catalog.trie.sizes)
+        self._check_memory(catalog)
         try:
             resident = ResidentCatalog(catalog, self.device)
         except (MemoryError, torch.OutOfMemoryError) as error:
@@ -150,9 +153,12 @@ class CatalogStore:
 
 
 def free_memory_of(device: torch.device) -> int:
-    """Free bytes on the device: the GPU's own figure, or what Linux calls available."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+    """Free bytes on the device."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory_of_host()
+
+
+def free_memory_of_host() -> int:
+    """What Linux calls available, in bytes."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024

@@ -1,0 +1,51 @@
+"""Fetch one version from Redis and check all of it."""
+
+import redis
+
+from catalog_sync import blob
+from catalog_sync.connection import get_bytes
+from catalog_sync.layout import Keys, Manifest, Pointer, sha256
+from engine.catalog.catalog import Catalog
+from engine.errors import CatalogError
+
+
+def fetch_manifest(client: redis.Redis, keys: Keys, pointer: Pointer) -> Manifest:
+    """The manifest that a pointer names. Raises CatalogError ``missing``, ``checksum``, ``manifest`` or ``format``."""
+    raw = get_bytes(client, keys.manifest(pointer.version))
+    if raw is None:
+        raise CatalogError("missing", f"the manifest of version {pointer.version} is not in Redis")
+    if sha256(raw) != pointer.manifest:
+        raise CatalogError("checksum", f"the manifest of version {pointer.version} is not the one that was published")
+    manifest = Manifest.read(raw)
+    if manifest.version != pointer.version:
+        raise CatalogError("manifest", f"the manifest of version {pointer.version} names {manifest.version!r}")
+    return manifest
+
+
+def fetch_blob(client: redis.Redis, keys: Keys, manifest: Manifest) -> bytearray:
+    """The bytes of a version, every hash checked. Raises CatalogError ``missing``, ``memory`` or ``checksum``."""
+    try:
+        buffer = bytearray(manifest.size)
+    except MemoryError as error:
+        raise CatalogError("memory", f"no memory for the {manifest.size} bytes of {manifest.version}") from error
+    view = memoryview(buffer)
+    for number, digest in enumerate(manifest.chunks):
+        target = view[number * manifest.chunk_bytes : (number + 1) * manifest.chunk_bytes]
+        chunk = get_bytes(client, keys.chunk(manifest.version, number))
+        if chunk is None:
+            raise CatalogError("missing", f"chunk {number} of version {manifest.version} is not in Redis")
+        if len(chunk) != len(target) or sha256(chunk) != digest:
+            raise CatalogError("checksum", f"chunk {number} of version {manifest.version} is damaged")
+        target[:] = chunk
+    if sha256(buffer) != manifest.sha256 or blob.version_of(buffer) != manifest.version:
+        raise CatalogError("checksum", f"the bytes of version {manifest.version} have another hash")
+    return buffer
+
+
+def decode_as(manifest: Manifest, buffer: bytearray) -> Catalog:
+    """The catalog in the bytes; raises CatalogError ``structure``, or ``manifest`` if it is not the promised one."""
+    catalog = blob.decode(buffer, manifest.version)
+    found = (catalog.model, tuple(catalog.trie.sizes), catalog.trie.items, catalog.trie.leaves)
+    if found != (manifest.model, manifest.sizes, manifest.items, manifest.leaves):
+        raise CatalogError("manifest", f"version {manifest.version} holds another catalog than its manifest says")
+    return catalog

@@ -1,0 +1,142 @@
+"""The publisher's side: upload versions, move the pointer, look at the fleet."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+
+import msgspec
+import redis
+
+from catalog_sync.blob import Bytes
+from catalog_sync.connection import get_bytes, get_hash
+from catalog_sync.layout import HISTORY_LIMIT, Ack, Keys, Manifest, Pointer, chunks_of, read_record, sha256
+from engine.errors import CatalogError
+
+
+@dataclass(frozen=True, slots=True)
+class FleetStatus:
+    """What Redis holds: pointers by model, manifests, acks of living instances, keys of records that make no sense."""
+
+    pointers: Mapping[str, Pointer]
+    manifests: tuple[Manifest, ...]
+    acks: tuple[Ack, ...]
+    unreadable: tuple[str, ...]
+
+
+def ignore(_: int) -> None:
+    """No progress display."""
+
+
+class Publisher:
+    """Writes versions and pointers of one namespace. Redis errors pass through; the rest is CatalogError."""
+
+    def __init__(self, client: redis.Redis, namespace: str) -> None:
+        self._redis = client
+        self._keys = Keys(namespace)
+        self._advance = client.register_script(files("catalog_sync").joinpath("advance.lua").read_text())
+
+    def upload(self, manifest: Manifest, blob: Bytes, progress: Callable[[int], None] = ignore) -> Manifest:
+        """Write chunks, then the manifest, read all of it back; a version that is there already is only verified.
+
+        Returns the manifest that stands (the first publisher's label stays). ``progress`` gets bytes done, twice the
+        blob's in all. Raises CatalogError ``verify``.
+        """
+        for number, chunk in enumerate(chunks_of(blob, manifest.chunk_bytes)):
+            key = self._keys.chunk(manifest.version, number)
+            if self._redis.strlen(key) != len(chunk):
+                self._redis.set(key, chunk, nx=True)
+            progress(len(chunk))
+        self._redis.set(self._keys.manifest(manifest.version), msgspec.json.encode(manifest), nx=True)
+        standing = self._manifest(manifest.version)[0]
+        if msgspec.structs.replace(standing, label=manifest.label) != manifest:
+            raise CatalogError("verify", f"another manifest stands under version {manifest.version}")
+        for number, expected in enumerate(manifest.chunks):
+            stored = get_bytes(self._redis, self._keys.chunk(manifest.version, number))
+            if stored is None or sha256(stored) != expected:
+                state = "missing after the upload" if stored is None else "not what was written"
+                raise CatalogError("verify", f"chunk {number} of version {manifest.version} is {state}")
+            progress(len(stored))
+        return standing
+
+    def pointer(self, model: str) -> Pointer | None:
+        return Pointer.read(get_hash(self._redis, self._keys.current(model)))
+
+    def activate(self, version: str, *, model: str | None = None) -> Pointer:
+        """Point the version's model at it and announce it.
+
+        Raises CatalogError ``unknown_version``, ``incompatible`` (not made for ``model``) or ``conflict`` (another
+        publisher moved the pointer at the same time).
+        """
+        manifest, digest = self._manifest(version)
+        if model is not None and manifest.model != model:
+            raise CatalogError("incompatible", f"version {version} is made for model {manifest.model!r}, not {model!r}")
+        return self._activate(manifest, digest, self.pointer(manifest.model))
+
+    def publish(self, manifest: Manifest, blob: Bytes, progress: Callable[[int], None] = ignore) -> Pointer:
+        """Upload and activate; ``conflict`` if the pointer moved since the upload began."""
+        before = self.pointer(manifest.model)
+        self.upload(manifest, blob, progress)
+        return self._activate(manifest, self._manifest(manifest.version)[1], before)
+
+    def rollback(self, model: str) -> Pointer:
+        """Point a model at the version before the current one; done again, at the one before that.
+
+        Raises CatalogError ``no_previous``, ``unknown_version`` or ``conflict``.
+        """
+        before = self.pointer(model)
+        if before is None or not before.history:
+            raise CatalogError("no_previous", f"model {model!r} has no version to go back to")
+        version, *older = before.history
+        return self._move(model, before, Pointer(version, 0, self._manifest(version)[1], tuple(older)))
+
+    def status(self) -> FleetStatus:
+        """Everything of the namespace."""
+        manifests, acks, unreadable = [], [], []
+        for key in self._scan(self._keys.manifest("*")):
+            try:
+                manifests.append(Manifest.read(get_bytes(self._redis, key) or b""))
+            except CatalogError:
+                unreadable.append(key)
+        for key in self._scan(self._keys.ack("*")):
+            if raw := get_bytes(self._redis, key):  # it may have expired since the scan
+                try:
+                    acks.append(read_record(raw, Ack, "ack"))
+                except CatalogError:
+                    unreadable.append(key)
+        models = sorted({manifest.model for manifest in manifests})
+        pointers = {model: pointer for model in models if (pointer := self.pointer(model))}
+        return FleetStatus(pointers, tuple(manifests), tuple(acks), tuple(unreadable))
+
+    def _scan(self, pattern: str) -> list[str]:
+        return sorted(key if isinstance(key, str) else key.decode() for key in self._redis.scan_iter(pattern))
+
+    def _manifest(self, version: str) -> tuple[Manifest, str]:
+        raw = get_bytes(self._redis, self._keys.manifest(version))
+        if raw is None:
+            raise CatalogError("unknown_version", f"version {version} is not in Redis")
+        return Manifest.read(raw), sha256(raw)
+
+    def _activate(self, manifest: Manifest, digest: str, before: Pointer | None) -> Pointer:
+        history: tuple[str, ...] = ()
+        if before is not None:
+            history = before.history if before.version == manifest.version else (before.version, *before.history)
+        return self._move(manifest.model, before, Pointer(manifest.version, 0, digest, history[:HISTORY_LIMIT]))
+
+    def _move(self, model: str, before: Pointer | None, after: Pointer) -> Pointer:
+        moved, generation = self._advance(
+            keys=[self._keys.current(model), self._keys.manifest(after.version)],
+            args=[
+                before.generation if before else 0,
+                after.version,
+                after.manifest,
+                msgspec.json.encode(after.history),
+                self._keys.notify,
+            ],
+        )
+        if moved == -1:
+            raise CatalogError("unknown_version", f"version {after.version} is not in Redis")
+        if moved == 0:
+            raise CatalogError(
+                "conflict", f"the pointer of model {model!r} was moved meanwhile: look at it, then activate"
+            )
+        return msgspec.structs.replace(after, generation=int(generation))
