@@ -13,9 +13,13 @@ class Moment:
     wall_ms: float
     monotonic: float
 
-    def at(self, deadline_ms: float, maximum_ms: float) -> float:
-        """A wall-clock deadline on the monotonic clock, ``maximum_ms`` away at most whatever the producer's clock."""
-        return self.monotonic + min(deadline_ms - self.wall_ms, maximum_ms) / 1000
+    def deadline(self, asked_ms: int | None, timestamp_ms: int, *, default_ms: int, maximum_ms: int) -> float:
+        """When a record is due, on the monotonic clock: as asked, else ``default_ms`` after its timestamp.
+
+        At most ``maximum_ms`` after its timestamp and from now: the producer's clock may be ahead of ours.
+        """
+        due_ms = timestamp_ms + (default_ms if asked_ms is None else min(asked_ms - timestamp_ms, maximum_ms))
+        return self.monotonic + min(due_ms - self.wall_ms, maximum_ms) / 1000
 
 
 class Deadline:

@@ -24,9 +24,9 @@ class _Owned:
     epoch: int
     position: int | None
     """Next offset to be delivered."""
-    stored: int | None = None
+    stored: int | None
     """Next offset as last handed to the client for a commit."""
-    committed: int | None = None
+    committed: int | None
     waiting: dict[int, float | None] = field(default_factory=dict)
     """Offset to record timestamp in order of delivery, or none when finished; starts with an unfinished one."""
     unfinished: int = 0
@@ -56,10 +56,15 @@ class OffsetTracker:
         self._epoch = 0
 
     def assign(self, starts: Mapping[Partition, int | None]) -> None:
-        """Begin a new ownership. A start offset, where one is known, is itself committable: that settles a reset."""
+        """Begin a new ownership. A start offset, where one is known, is what the group has committed."""
         for partition, start in starts.items():
             self._epoch += 1
-            self._owned[partition] = _Owned(self._epoch, start)
+            self._owned[partition] = _Owned(self._epoch, start, start, start)
+
+    def reset(self, partition: Partition) -> None:
+        """The start was chosen, not committed: makes it committable, so that the choice is made once."""
+        owned = self._owned[partition]
+        owned.stored = owned.committed = None
 
     def drop(self, partitions: Iterable[Partition]) -> None:
         """End the ownership; finished or not, nothing of it is committable any more."""
@@ -71,6 +76,8 @@ class OffsetTracker:
         owned = self._owned.get(partition)
         if owned is None or (owned.position is not None and offset < owned.position):
             return None
+        if owned.position is None:
+            owned.stored = owned.committed = offset
         owned.waiting[offset] = timestamp
         owned.position = offset + 1
         owned.unfinished += 1

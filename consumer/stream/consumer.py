@@ -46,8 +46,8 @@ class ConsumerListener(Protocol):
     def commit_failed(self, code: str) -> None:
         """The broker refused a commit, or could not be reached."""
 
-    def offset_reset(self, partition: Partition, start: int, skipped: int) -> None:
-        """The committed offset was missing or gone; reading starts at ``start``, past ``skipped`` records."""
+    def offset_reset(self, partition: Partition, skipped: int) -> None:
+        """The start that ``assigned`` just named replaces a missing or lost one, ``skipped`` records further."""
 
     def client_error(self, code: str) -> None:
         """An error that the client recovers from."""
@@ -62,7 +62,7 @@ class RequestConsumer:
         self._owned: set[Partition] = set()
         self._resets: dict[Partition, int | None] = {}
         self._paused = False
-        self._closing = False
+        self._closed = False
         self._fatal: KafkaError | None = None
         self._outages = (
             (OUTAGE, Outage(settings.brokers_down_limit_s), "no broker can be reached"),
@@ -130,9 +130,10 @@ class RequestConsumer:
         return None if watermarks is None or watermarks[1] < 0 else watermarks[1]
 
     def close(self) -> None:
-        """Leave the group; the listener is asked to give up its partitions first."""
-        self._closing = True
-        self._consumer.close()
+        """Leave the group; the listener is asked to give up its partitions first. Safe to call twice."""
+        if not self._closed:
+            self._closed = True
+            self._consumer.close()
 
     def _read(self, message: Message) -> SourceRecord | None:
         error = message.error()
@@ -169,14 +170,16 @@ class RequestConsumer:
         if not partitions:  # cooperative members hear of every round, also when nothing moved
             self._listener.assigned({})
             return
-        starts = self._look_up(partitions)
+        starts, skipped = self._look_up(partitions)
         consumer.incremental_assign(starts)
-        self._owned |= {Partition(start.topic, start.partition) for start in starts}
         if self._paused:
             consumer.pause(starts)
+        self._owned |= {Partition(each.topic, each.partition) for each in starts}
         self._listener.assigned(
-            {Partition(start.topic, start.partition): start.offset if start.offset >= 0 else None for start in starts}
+            {Partition(each.topic, each.partition): each.offset if each.offset >= 0 else None for each in starts}
         )
+        for partition, count in skipped.items():
+            self._listener.offset_reset(partition, count)
 
     def _on_revoke(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         gone = self._forget(partitions)
@@ -192,37 +195,48 @@ class RequestConsumer:
             self._resets.pop(partition, None)
         return gone
 
-    def _look_up(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Where to start. Left to the client where the broker does not say: it asks again, or reports a reset."""
+    def _look_up(self, partitions: list[TopicPartition]) -> tuple[list[TopicPartition], dict[Partition, int]]:
+        """Where to start, and what is skipped where no offset was committed.
+
+        Left to the client where the brokers do not say: it asks again, or reports a reset.
+        """
+        starts: list[TopicPartition] = []
+        skipped: dict[Partition, int] = {}
         try:
-            found: list[TopicPartition] = self._consumer.committed(partitions, timeout=_LOOKUP_S)
-            return [each if each.offset >= 0 or each.error else self._start_afresh(each) for each in found]
+            for each in self._consumer.committed(partitions, timeout=_LOOKUP_S):
+                if each.offset < 0 and each.error is None:
+                    partition = Partition(each.topic, each.partition)
+                    start, skipped[partition] = self._choose_start(partition, None)
+                    each = TopicPartition(*partition, start)
+                starts.append(each)
         except KafkaException as error:
             log.warning("no committed offsets for new partitions: %s", error.args[0].str())
-            return partitions
+            return partitions, {}
+        return starts, skipped
 
-    def _start_afresh(self, partition: TopicPartition, old: int | None = None) -> TopicPartition:
-        low, high = self._consumer.get_watermark_offsets(partition, timeout=_LOOKUP_S)
+    def _choose_start(self, partition: Partition, old: int | None) -> tuple[int, int]:
+        """The start that the settings ask for, and how many records lie between the old one and it."""
+        low, high = self._consumer.get_watermark_offsets(TopicPartition(*partition), timeout=_LOOKUP_S)
         start = low if self._settings.offset_reset == "earliest" else high
-        skipped = max(0, start - (low if old is None else old))
-        log.warning("%s[%d]: no usable offset, starts at %d", partition.topic, partition.partition, start)
-        self._listener.offset_reset(Partition(partition.topic, partition.partition), start, skipped)
-        return TopicPartition(partition.topic, partition.partition, start)
+        log.warning("%s[%d]: no usable committed offset (%s): starts at %d", *partition, old, start)
+        return start, max(0, start - (low if old is None else old))
 
     def _reset_offsets(self) -> None:
         """A partition whose offset is gone stands still until it is assigned anew; seeking it is refused."""
         for partition, old in list(self._resets.items()):
             try:
-                start = self._start_afresh(TopicPartition(*partition), old)
+                start, skipped = self._choose_start(partition, old)
             except KafkaException as error:
-                log.warning("%s: no offsets to reset to yet: %s", partition, error.args[0].str())
+                log.warning("%s[%d]: no offset to start at yet: %s", *partition, error.args[0].str())
                 return
             del self._resets[partition]
-            self._consumer.incremental_unassign([start])
-            self._consumer.incremental_assign([start])
+            position = [TopicPartition(*partition, start)]
+            self._consumer.incremental_unassign(position)
+            self._consumer.incremental_assign(position)
             if self._paused:
-                self._consumer.pause([start])
-            self._listener.assigned({partition: start.offset})
+                self._consumer.pause(position)
+            self._listener.assigned({partition: start})
+            self._listener.offset_reset(partition, skipped)
 
     def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         if error is not None:

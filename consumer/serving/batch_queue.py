@@ -1,0 +1,67 @@
+"""The batcher between threads: intake adds and sweeps, the device thread waits for the next batch."""
+
+import threading
+from collections.abc import Callable, Sequence
+
+from consumer.serving.batcher import Batch, Batcher, EngineTime
+from consumer.serving.in_flight import InFlight
+from consumer.serving.settings import BatchSettings
+
+
+class BatchQueue:
+    """``expired`` is called with every request that waited past its deadline, from whichever thread noticed."""
+
+    def __init__(
+        self, settings: BatchSettings, clock: Callable[[], float], expired: Callable[[Sequence[InFlight]], None]
+    ) -> None:
+        self.engine_time = EngineTime()
+        self._batcher: Batcher[InFlight] = Batcher(settings, self.engine_time)
+        self._clock = clock
+        self._expired = expired
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._batcher)
+
+    @property
+    def tokens(self) -> int:
+        """Context tokens that wait."""
+        return self._batcher.tokens
+
+    def add(self, items: Sequence[InFlight]) -> None:
+        """Queue requests that were read together, so that an idle engine takes them together."""
+        with self._changed:
+            for item in items:
+                self._batcher.add(item)
+            self._changed.notify()
+
+    def next(self, *, idle: bool) -> Batch[InFlight] | None:
+        """Wait for the next batch; None once the queue is closed."""
+        with self._changed:
+            while not self._closed:
+                now = self._clock()
+                if late := self._batcher.expire(now):
+                    self._expired(late)
+                if batch := self._batcher.take(now, idle=idle):
+                    return batch
+                self._changed.wait(self._batcher.due_in(now))
+            return None
+
+    def sweep(self) -> float | None:
+        """Drop what has expired. Returns the tightest deadline that is left."""
+        with self._changed:
+            if late := self._batcher.expire(self._clock()):
+                self._expired(late)
+            return self._batcher.next_deadline()
+
+    def remove(self, unwanted: Callable[[InFlight], bool]) -> list[InFlight]:
+        """Remove and return the waiting requests that ``unwanted`` picks."""
+        with self._changed:
+            return self._batcher.remove(unwanted)
+
+    def close(self) -> None:
+        """Let the device thread end; what still waits is not served."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()

@@ -1,0 +1,59 @@
+"""One record on its way through the service, from its delivery to the confirmation of all that it causes."""
+
+from dataclasses import dataclass
+
+from consumer.serving.offsets import Ticket
+from consumer.wire.dead_letter import SourceRecord
+from consumer.wire.errors import Addressee
+from consumer.wire.headers import RequestHeaders
+from engine.errors import ErrorCode, RequestError
+from engine.request import RecallRequest, RecallResult
+
+BAD_RECORD: frozenset[ErrorCode] = frozenset({"bad_request", "unsupported_version", "too_large", "internal"})
+"""Errors after which the record itself is kept as a dead letter: sending it again would fail again."""
+
+Answer = RecallResult | RequestError
+
+
+@dataclass(slots=True, eq=False)
+class InFlight:
+    """Times are seconds on the monotonic clock; ``started`` is when the engine took it, none before.
+
+    ``reply_topic`` is none where no reply can be addressed. ``awaiting`` counts sends that are not confirmed and, with
+    ``dead_lettered``, belongs to the reply thread.
+    """
+
+    record: SourceRecord
+    ticket: Ticket
+    admitted: float
+    deadline: float
+    headers: RequestHeaders
+    reply_topic: str | None
+    addressee: Addressee
+    request: RecallRequest | None = None
+    tokens: int = 0
+    started: float | None = None
+    awaiting: int = 0
+    dead_lettered: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes that it counts for in admission."""
+        return len(self.record.value or b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a record comes to: an answer to be sent, and for a bad record the stage that found it bad."""
+
+    item: InFlight
+    answer: Answer
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """A record that must not be answered where it asks to be: a dead letter, nothing else."""
+
+    item: InFlight
+    message: str

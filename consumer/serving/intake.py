@@ -1,0 +1,265 @@
+"""The intake thread: the only one that touches the Consumer. Reads, admits, sweeps deadlines, completes, commits."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from consumer.serving.admission import AdmissionGate, Flow
+from consumer.serving.batch_queue import BatchQueue
+from consumer.serving.deadlines import Deadline, Moment
+from consumer.serving.in_flight import Denied, InFlight, Outcome
+from consumer.serving.observer import ServingObserver
+from consumer.serving.offsets import OffsetTracker
+from consumer.serving.reader import RequestReader
+from consumer.serving.settings import BatchSettings
+from consumer.serving.snapshot import PartitionSnapshot
+from consumer.stream.consumer import RequestConsumer
+from consumer.stream.partition import Partition
+from consumer.stream.settings import KafkaSettings
+from consumer.wire.dead_letter import SourceRecord
+
+_TURN_S = 0.05
+_HOLD_S = 0.01
+_PUBLISH_S = 0.2
+_COMMIT_AGAIN_S = 1.0
+"""A commit without an answer is repeated after this."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeView:
+    """What other threads may know of the intake; replaced as a whole."""
+
+    partitions: tuple[PartitionSnapshot, ...] = ()
+    in_flight: int = 0
+    in_flight_bytes: int = 0
+    paused: bool = False
+    joined: bool = False
+
+
+class Intake:
+    """``answer`` takes what needs no engine. ``halted`` says that the process is failing: nothing is committed then.
+
+    ``view`` and ``tick`` (monotonic seconds of the last turn) may be read, and ``confirmed`` called, from any thread.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        batch: BatchSettings,
+        reader: RequestReader,
+        queue: BatchQueue,
+        answer: Callable[[Outcome | Denied], None],
+        observer: ServingObserver,
+        clock: Callable[[], float],
+        halted: Callable[[], bool],
+    ) -> None:
+        self.view = IntakeView()
+        self.tick = clock()
+        self._settings = batch
+        self._reader = reader
+        self._queue = queue
+        self._answer = answer
+        self._observer = observer
+        self._clock = clock
+        self._halted = halted
+        self._tracker = OffsetTracker()
+        self._gate = AdmissionGate(batch, kafka.max_message_bytes)
+        self._done: SimpleQueue[InFlight] = SimpleQueue()
+        self._in_flight = 0
+        self._bytes = 0
+        self._paused_at: float | None = None
+        self._joined = False
+        self._commit_due = 0.0
+        self._commit_again = 0.0
+        self._publish_due = 0.0
+        self._drain: Deadline | None = None
+        self._consumer = RequestConsumer(kafka, self)
+
+    def confirmed(self, item: InFlight) -> None:
+        """All that the record caused is acknowledged by the broker."""
+        self._done.put(item)
+
+    def run(self, stopping: Callable[[], bool]) -> None:
+        """Serve until told to stop; then finish what was read and commit it. Raises StreamError."""
+        while not stopping():
+            self._turn()
+        if not self._halted():
+            self._finish()
+
+    def leave(self) -> None:
+        """Leave the group; commits what is finished unless the process is failing."""
+        self._consumer.close()
+
+    # --- one turn -------------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        self.tick = now = self._clock()
+        self._settle(0.0)
+        next_deadline = self._queue.sweep()
+        flow = self._gate.update(self._in_flight, self._bytes, self._tracker.span(), now)
+        self._pause_or_resume(flow is Flow.PAUSED, now)
+        if flow is Flow.HOLD:
+            self._settle(_HOLD_S)
+        else:
+            wait = _TURN_S if next_deadline is None else max(0.0, min(_TURN_S, next_deadline - now))
+            room = 1 if flow is Flow.PAUSED else self._gate.room(self._in_flight, self._bytes)
+            self._admit(self._consumer.poll(wait, room))
+        self._commit()
+        self._publish()
+
+    def _admit(self, records: Sequence[SourceRecord]) -> None:
+        if not records:
+            return
+        self._observer.received(len(records), sum(len(record.value or b"") for record in records))
+        queued: list[InFlight] = []
+        for record in records:
+            now = Moment(time.time() * 1000, self._clock())
+            if record.timestamp_ms > now.wall_ms:
+                self._observer.clock_skew((record.timestamp_ms - now.wall_ms) / 1000)
+            partition = Partition(record.topic, record.partition)
+            ticket = self._tracker.deliver(partition, record.offset, record.timestamp_ms / 1000)
+            if ticket is None:
+                continue
+            read = self._reader.read(record, ticket, now)
+            item = read if isinstance(read, InFlight) else read.item
+            self._in_flight += 1
+            self._bytes += item.size
+            if isinstance(read, InFlight):
+                queued.append(read)
+            else:
+                self._answer(read)
+        if queued:
+            self._queue.add(queued)
+
+    def _settle(self, wait: float) -> None:
+        """Apply confirmations, waiting for the first one up to ``wait`` seconds."""
+        try:
+            item = self._done.get(timeout=wait) if wait else self._done.get_nowait()
+            while True:
+                self._release(item)
+                if not self._tracker.complete(item.ticket):
+                    self._observer.late_result()
+                item = self._done.get_nowait()
+        except Empty:
+            return
+
+    def _release(self, item: InFlight) -> None:
+        self._in_flight -= 1
+        self._bytes -= item.size
+
+    def _pause_or_resume(self, pause: bool, now: float) -> None:
+        if pause and self._paused_at is None:
+            self._paused_at = now
+            self._consumer.pause()
+        elif not pause and self._paused_at is not None:
+            self._observer.paused(now - self._paused_at)
+            self._paused_at = None
+            self._consumer.resume()
+
+    def _commit(self, *, at_once: bool = False) -> None:
+        now = self._clock()
+        if self._halted() or (now < self._commit_due and not at_once):
+            return
+        self._commit_due = now + self._settings.commit_interval_ms / 1000
+        moved = False
+        for partition, offset in list(self._tracker.committable()):
+            if self._consumer.store(partition, offset):
+                self._tracker.stored(partition, offset)
+                moved = True
+        if self._tracker.uncommitted() and (moved or at_once or now >= self._commit_again):
+            self._commit_again = now + _COMMIT_AGAIN_S
+            self._consumer.commit()
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        self._drain = budget = Deadline(self._settings.drain_s, self._clock())
+        self._consumer.pause()
+        while self._tracker.unfinished(self._tracker.owned()) and budget.left(self._clock()) and not self._halted():
+            # The group is still served. What a pause did not stop is not tracked: the next owner reads it again.
+            self._consumer.poll(0.0, 1)
+            self._let_finish(budget)
+        self._commit(at_once=True)
+        self._publish(at_once=True)
+
+    def _let_finish(self, budget: Deadline) -> None:
+        self.tick = self._clock()
+        self._queue.sweep()
+        self._settle(min(_HOLD_S, budget.left(self.tick)))
+
+    # --- what the group does --------------------------------------------------------------------------------------
+
+    def assigned(self, starts: Mapping[Partition, int | None]) -> None:
+        self._joined = True
+        self._tracker.assign(starts)
+        if starts:
+            self._observer.rebalanced("assigned", len(starts))
+
+    def revoked(self, partitions: Sequence[Partition]) -> None:
+        self._observer.rebalanced("revoked", len(partitions))
+        budget = self._drain or Deadline(self._settings.revoke_drain_s, self._clock())
+        while self._tracker.unfinished(partitions) and budget.left(self._clock()) and not self._halted():
+            self._let_finish(budget)
+        self._commit(at_once=True)
+        self._give_up(partitions)
+
+    def lost(self, partitions: Sequence[Partition]) -> None:
+        self._observer.rebalanced("lost", len(partitions))
+        self._give_up(partitions)
+
+    def committed(self, offsets: Mapping[Partition, int]) -> None:
+        self._observer.committed(True)
+        for partition, offset in offsets.items():
+            self._tracker.committed(partition, offset)
+
+    def commit_failed(self, code: str) -> None:
+        self._observer.committed(False)
+
+    def offset_reset(self, partition: Partition, skipped: int) -> None:
+        self._tracker.reset(partition)
+        self._observer.offset_reset(skipped)
+
+    def client_error(self, code: str) -> None:
+        self._observer.client_error("consumer", code)
+
+    def _give_up(self, partitions: Sequence[Partition]) -> None:
+        """Requests that have not started are the new owner's; what runs is still answered, its offsets are not ours."""
+        gone = frozenset(partitions)
+        for item in self._queue.remove(lambda item: item.ticket.partition in gone):
+            self._release(item)
+        self._tracker.drop(gone)
+
+    # --- what others see ------------------------------------------------------------------------------------------
+
+    def _publish(self, *, at_once: bool = False) -> None:
+        now = self._clock()
+        if not at_once and now < self._publish_due:
+            return
+        self._publish_due = now + _PUBLISH_S
+        self.view = IntakeView(
+            tuple(self._partition(partition) for partition in self._tracker.owned()),
+            self._in_flight,
+            self._bytes,
+            self._paused_at is not None,
+            self._joined,
+        )
+
+    def _partition(self, partition: Partition) -> PartitionSnapshot:
+        progress = self._tracker.progress(partition)
+        high = self._consumer.high_watermark(partition)
+        lag = None if high is None or progress.watermark is None else max(0, high - progress.watermark)
+        return PartitionSnapshot(
+            partition.topic,
+            partition.number,
+            progress.epoch,
+            progress.position,
+            progress.committed,
+            high,
+            lag,
+            0.0 if progress.oldest is None else max(0.0, time.time() - progress.oldest),
+            progress.unfinished,
+        )

@@ -1,0 +1,87 @@
+"""From a record to a request that the engine takes, or to what is wrong with it. Nothing here can fail a neighbour."""
+
+import logging
+
+from consumer.serving.deadlines import Moment
+from consumer.serving.in_flight import Denied, InFlight, Outcome
+from consumer.serving.offsets import Ticket
+from consumer.serving.recaller import Recaller
+from consumer.wire.dead_letter import SourceRecord
+from consumer.wire.errors import Addressee, WireError
+from consumer.wire.headers import RequestHeaders, reply_topic_allowed
+from consumer.wire.request import WireRequest, decode, to_recall_request
+from consumer.wire.settings import RecallDefaults, WireLimits
+from engine.errors import RequestError
+
+_NO_DEADLINE = float("inf")
+
+log = logging.getLogger(__name__)
+
+
+class RequestReader:
+    """Decodes, validates and sizes records. ``reply_topics``: the default, then the others that may be asked for."""
+
+    def __init__(
+        self, engine: Recaller, reply_topics: tuple[str, ...], limits: WireLimits, defaults: RecallDefaults
+    ) -> None:
+        self._engine = engine
+        self._reply_topics = reply_topics
+        self._limits = limits
+        self._defaults = defaults
+        self._levels = len(engine.spec.levels)
+
+    def read(self, record: SourceRecord, ticket: Ticket, now: Moment) -> InFlight | Outcome | Denied:
+        """A request to be queued, or an answer that needs no engine."""
+        headers = RequestHeaders.parse(record.headers)
+        try:
+            wire = decode(record.value, key=record.key, limits=self._limits)
+        except WireError as error:
+            item = self._item(record, ticket, now, headers, error)
+            return self._denied(item) or Outcome(item, error, "decode")
+        item = self._item(record, ticket, now, headers, wire)
+        if denied := self._denied(item):
+            return denied
+        item.deadline = now.deadline(
+            wire.deadline_ms,
+            record.timestamp_ms,
+            default_ms=self._defaults.deadline_ms,
+            maximum_ms=self._defaults.max_deadline_ms,
+        )
+        if item.deadline <= now.monotonic:
+            return Outcome(item, RequestError("expired", "the deadline had passed when the request was read"), "admit")
+        try:
+            self._fill(item, wire)
+        except RequestError as error:
+            return Outcome(item, error, "validate")
+        except Exception as error:
+            log.exception("a request could not be validated")
+            return Outcome(item, RequestError("internal", f"validation failed: {type(error).__name__}"), "validate")
+        return item
+
+    def _fill(self, item: InFlight, wire: WireRequest) -> None:
+        if item.headers.error is not None:
+            raise RequestError("bad_request", item.headers.error)
+        request = to_recall_request(wire, self._defaults, self._levels)
+        self._engine.validate(request)
+        item.tokens = self._engine.estimate_tokens(request)
+        item.request = request
+
+    def _item(
+        self, record: SourceRecord, ticket: Ticket, now: Moment, headers: RequestHeaders, addressee: Addressee
+    ) -> InFlight:
+        named = addressee.request_id is not None or headers.correlation_id is not None
+        return InFlight(
+            record,
+            ticket,
+            now.monotonic,
+            _NO_DEADLINE,
+            headers,
+            (headers.reply_topic or self._reply_topics[0]) if named else None,
+            addressee,
+        )
+
+    def _denied(self, item: InFlight) -> Denied | None:
+        asked = item.headers.reply_topic
+        if asked is None or reply_topic_allowed(asked, self._reply_topics):
+            return None
+        return Denied(item, f"reply topic {asked!r} is not allowed")

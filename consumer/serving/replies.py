@@ -1,0 +1,235 @@
+"""The reply thread: encodes answers, sends replies and dead letters, completes a record once all is confirmed."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
+from typing import Literal
+
+from consumer.serving.in_flight import BAD_RECORD, Answer, Denied, InFlight, Outcome
+from consumer.serving.observer import ReplyTimes, ServingObserver
+from consumer.stream.errors import StreamError
+from consumer.stream.producer import Failure, FailureKind, ReplyProducer
+from consumer.stream.settings import KafkaSettings
+from consumer.wire.dead_letter import dead_letter
+from consumer.wire.headers import reply_headers
+from consumer.wire.reply import encode_error, encode_reply, status_of
+from engine.errors import RequestError
+
+_IDLE_S = 0.1
+_REPORTS_S = 0.005
+"""Wait for answers while delivery reports are due: those only move offsets, so some milliseconds are fine."""
+_LEAST_DEAD_LETTER = 1_024
+
+_DEAD_REASON: dict[FailureKind, str] = {
+    "topic_unknown": "reply_topic_unknown",
+    "topic_denied": "reply_topic_denied",
+    "partition_unknown": "reply_partition_unknown",
+    "too_large": "reply_too_large",
+}
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplySent:
+    """A reply on its way. ``retried``: refused once by the broker for its size; ``shrunk``: it says too_large itself."""
+
+    item: InFlight
+    topic: str
+    value: bytes
+    catalog: str | None
+    retried: bool = False
+    shrunk: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterSent:
+    """A dead letter on its way, built to fit ``max_bytes``."""
+
+    item: InFlight
+    reason: str
+    message: str
+    stage: str
+    max_bytes: int
+
+
+Sent = ReplySent | DeadLetterSent
+
+
+class ReplyLoop:
+    """``confirmed`` is called with every record whose reply and dead letter the broker has acknowledged."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        confirmed: Callable[[InFlight], None],
+        observer: ServingObserver,
+        clock: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._confirmed = confirmed
+        self._observer = observer
+        self._clock = clock
+        self._inbox: SimpleQueue[Outcome | Denied | Literal["stop"]] = SimpleQueue()
+        self._outstanding = 0
+        self._producer: ReplyProducer[Sent] = ReplyProducer(
+            settings, lambda code: observer.client_error("producer", code)
+        )
+
+    def put(self, outcome: Outcome | Denied) -> None:
+        """Hand over what a record came to; from any thread."""
+        self._inbox.put(outcome)
+
+    def stop(self) -> None:
+        """End the loop after what was put before."""
+        self._inbox.put("stop")
+
+    def run(self) -> None:
+        """Send until stopped. Raises StreamError for anything that cannot be delivered."""
+        while True:
+            try:
+                job = self._inbox.get(timeout=_REPORTS_S if self._outstanding else _IDLE_S)
+            except Empty:
+                job = None
+            if job == "stop":
+                return
+            if isinstance(job, Outcome):
+                self._answer(job)
+            elif isinstance(job, Denied):
+                job.item.awaiting = 1
+                self._send_dead_letter(job.item, "reply_topic_denied", job.message, "admit")
+            self._collect()
+
+    def abandon(self, budget: float) -> None:
+        """Give unconfirmed sends ``budget`` seconds to leave, then drop them. After ``run`` has ended."""
+        self._producer.abandon(budget)
+
+    def _answer(self, outcome: Outcome) -> None:
+        item, answer = outcome.item, outcome.answer
+        if not isinstance(answer, RequestError) and self._clock() >= item.deadline:
+            answer = RequestError("expired", "the result came after the deadline")
+            self._observer.expired("reply")
+        try:
+            value = self._encode(item, answer)
+        except Exception as error:
+            log.exception("an answer could not be encoded")
+            answer = RequestError("internal", f"the answer could not be encoded: {type(error).__name__}")
+            value = self._encode(item, answer)
+        code = answer.code if isinstance(answer, RequestError) else None
+        bad = code in BAD_RECORD or item.reply_topic is None
+        item.awaiting = bad + (item.reply_topic is not None)
+        if isinstance(answer, RequestError) and bad:
+            self._observer.bad_record(answer.code)
+            self._send_dead_letter(item, answer.code, answer.message, outcome.stage)
+        if item.reply_topic is not None:
+            self._observe_reply(item, answer)
+            catalog = None if isinstance(answer, RequestError) else answer.catalog
+            self._send(ReplySent(item, item.reply_topic, value, catalog))
+
+    def _encode(self, item: InFlight, answer: Answer) -> bytes:
+        times = self._times(item)
+        queue_ms, total_ms = times.queue * 1000, times.total * 1000
+        if isinstance(answer, RequestError):
+            return encode_error(item.addressee, answer.code, answer.message, queue_ms=queue_ms, total_ms=total_ms)
+        return encode_reply(item.addressee, answer, queue_ms=queue_ms, total_ms=total_ms)
+
+    def _observe_reply(self, item: InFlight, answer: Answer) -> None:
+        times = self._times(item)
+        if isinstance(answer, RequestError):
+            self._observer.replied(status_of(answer.code), answer.code, times)
+        else:
+            times = replace(times, prefill=answer.prefill_ms / 1000, decode=answer.decode_ms / 1000)
+            self._observer.replied("ok", None, times)
+
+    def _times(self, item: InFlight) -> ReplyTimes:
+        now = self._clock()
+        return ReplyTimes(queue=(item.started or now) - item.admitted, total=now - item.admitted)
+
+    def _send(self, sent: ReplySent) -> None:
+        item, source = sent.item, sent.item.record
+        headers = reply_headers(
+            item.headers, topic=source.topic, partition=source.partition, offset=source.offset, catalog=sent.catalog
+        )
+        self._outstanding += 1
+        self._producer.send(
+            sent,
+            sent.topic,
+            key=source.key,
+            value=sent.value,
+            headers=headers,
+            partition=item.headers.reply_partition,
+        )
+
+    def _send_dead_letter(self, item: InFlight, reason: str, message: str, stage: str) -> None:
+        item.dead_lettered = True
+        self._observer.dead_letter(reason)
+        log.warning("dead letter: %s[%d]@%d: %s: %s", *item.ticket.partition, item.ticket.offset, reason, message)
+        self._send_again(DeadLetterSent(item, reason, message, stage, self._settings.max_message_bytes))
+
+    def _send_again(self, sent: DeadLetterSent) -> None:
+        letter = dead_letter(
+            sent.item.record,
+            error_class=sent.reason,
+            message=sent.message,
+            stage=sent.stage,
+            group=self._settings.group_id,
+            max_bytes=sent.max_bytes,
+        )
+        self._outstanding += 1
+        self._producer.send(
+            sent,
+            self._settings.dead_letter_topic,
+            key=letter.key,
+            value=letter.value,
+            headers=letter.headers,
+            partition=None,
+        )
+
+    def _collect(self) -> None:
+        for delivery in self._producer.poll(0):
+            self._outstanding -= 1
+            if delivery.failure is None:
+                self._delivered(delivery.sent)
+            elif isinstance(delivery.sent, ReplySent):
+                self._reply_failed(delivery.sent, delivery.failure)
+            else:
+                self._dead_letter_failed(delivery.sent, delivery.failure)
+
+    def _delivered(self, sent: Sent) -> None:
+        if isinstance(sent, ReplySent):
+            self._observer.reply_confirmed(self._clock() - sent.item.admitted)
+        self._settle(sent.item)
+
+    def _reply_failed(self, sent: ReplySent, failure: Failure) -> None:
+        if failure.kind == "other":
+            raise StreamError(f"a reply to {sent.topic} is undeliverable: {failure.code}: {failure.message}")
+        if failure.kind == "too_large" and not sent.shrunk:
+            # A broker refuses the whole record batch: the reply may only have stood beside the one that is too large.
+            if failure.local or sent.retried:
+                self._send(self._shrunk(sent, failure))
+            else:
+                self._send(replace(sent, retried=True))
+            return
+        if sent.item.dead_lettered:  # a bad record that cannot be told so: its dead letter is all that is due
+            self._settle(sent.item)
+            return
+        reason = _DEAD_REASON[failure.kind]
+        self._send_dead_letter(sent.item, reason, f"{sent.topic}: {failure.message}", "reply")
+
+    def _shrunk(self, sent: ReplySent, failure: Failure) -> ReplySent:
+        self._observer.replied("error", "too_large", self._times(sent.item))
+        message = f"the reply of {len(sent.value)} bytes is too large: {failure.message}"
+        value = encode_error(sent.item.addressee, "too_large", message)
+        return ReplySent(sent.item, sent.topic, value, None, shrunk=True)
+
+    def _settle(self, item: InFlight) -> None:
+        item.awaiting -= 1
+        if item.awaiting == 0:
+            self._confirmed(item)
+
+    def _dead_letter_failed(self, sent: DeadLetterSent, failure: Failure) -> None:
+        half = sent.max_bytes // 2
+        if failure.kind != "too_large" or half < _LEAST_DEAD_LETTER:
+            raise StreamError(f"a dead letter is undeliverable: {failure.code}: {failure.message}")
+        self._send_again(replace(sent, max_bytes=half))

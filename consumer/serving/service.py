@@ -1,0 +1,197 @@
+"""The serving loop put together: intake, device and reply threads, their start, their end and the exit code."""
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+from consumer.serving.batch_queue import BatchQueue
+from consumer.serving.device import DeviceLoop
+from consumer.serving.in_flight import InFlight, Outcome
+from consumer.serving.intake import Intake
+from consumer.serving.observer import NullObserver, ServingObserver
+from consumer.serving.reader import RequestReader
+from consumer.serving.recaller import Recaller
+from consumer.serving.replies import ReplyLoop
+from consumer.serving.settings import BatchSettings
+from consumer.serving.snapshot import ServingSnapshot
+from consumer.stream.errors import StreamError
+from consumer.stream.settings import KafkaSettings
+from consumer.wire.settings import RecallDefaults, WireLimits
+from engine.errors import RequestError
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_STUCK = 3
+"""Leaving the group outlived its budget and the process was ended hard."""
+
+_POLL_S = 0.1
+_JOIN_S = 1.0
+_REPLY_FLUSH_S = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class ServingLoop:
+    """Serves one engine to one consumer group. Raises StreamError if Kafka's settings are refused.
+
+    ``start`` once, then either ``run_until_stopped`` (a process) or ``stop`` (from any thread).
+    """
+
+    def __init__(
+        self,
+        engine: Recaller,
+        *,
+        kafka: KafkaSettings,
+        batch: BatchSettings,
+        limits: WireLimits,
+        defaults: RecallDefaults,
+        observer: ServingObserver | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        end_process: Callable[[int], None] = os._exit,
+    ) -> None:
+        self._observer = observer or NullObserver()
+        self._settings = batch
+        self._clock = clock
+        self._end_process = end_process
+        self._stopping = threading.Event()
+        self._signals = 0
+        self._failure: str | None = None
+        reply_topics = (kafka.reply_topic, *kafka.reply_topics_allowed)
+        self._queue = BatchQueue(batch, clock, self._answer_expired)
+        self._replies = ReplyLoop(kafka, lambda item: self._intake.confirmed(item), self._observer, clock)
+        self._device = DeviceLoop(engine, self._queue, self._replies.put, self._observer, clock)
+        self._intake = Intake(
+            kafka,
+            batch,
+            RequestReader(engine, reply_topics, limits, defaults),
+            self._queue,
+            self._replies.put,
+            self._observer,
+            clock,
+            lambda: self._failure is not None,
+        )
+        self._intake_thread = self._thread("intake", self._run_intake)
+        self._device_thread = self._thread("device", lambda: self._guard("device", self._device.run))
+        self._reply_thread = self._thread("replies", lambda: self._guard("replies", self._replies.run))
+
+    @property
+    def failure(self) -> str | None:
+        """What ended the loop, none while it runs and after a clean stop."""
+        return self._failure
+
+    def start(self) -> None:
+        """Join the group and serve."""
+        for thread in (self._reply_thread, self._device_thread, self._intake_thread):
+            thread.start()
+
+    def stop(self) -> int:
+        """Finish what was read, commit, leave the group; wait for all that and return the exit code."""
+        self._stopping.set()
+        return self._finish()
+
+    def run_until_stopped(self) -> int:
+        """Serve until SIGTERM, SIGINT or a failure; return the exit code. From the main thread.
+
+        The first signal drains, a second one ends the process at once, without a commit.
+        """
+        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            while not self._stopping.wait(_POLL_S):
+                if self._signals:
+                    self._stopping.set()
+            return self._finish()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @staticmethod
+    def _thread(name: str, run: Callable[[], None]) -> threading.Thread:
+        return threading.Thread(target=run, name=name, daemon=True)
+
+    def snapshot(self) -> ServingSnapshot:
+        """The state now; from any thread."""
+        view = self._intake.view
+        return ServingSnapshot(
+            partitions=view.partitions,
+            queued=len(self._queue),
+            queued_tokens=self._queue.tokens,
+            running=self._device.running,
+            in_flight=view.in_flight,
+            in_flight_bytes=view.in_flight_bytes,
+            paused=view.paused,
+            tick_age=max(0.0, self._clock() - self._intake.tick),
+            not_ready=self._not_ready(),
+            failure=self._failure,
+        )
+
+    def _not_ready(self) -> tuple[str, ...]:
+        reasons: list[str] = []
+        if self._failure is not None:
+            reasons.append(f"failed: {self._failure}")
+        elif self._stopping.is_set() or self._signals:
+            reasons.append("draining")
+        if not self._intake.view.joined:
+            reasons.append("not a member of the consumer group yet")
+        return tuple(reasons)
+
+    def _run_intake(self) -> None:
+        self._guard("intake", lambda: self._intake.run(self._stopping.is_set))
+        self._guard("intake", self._intake.leave)
+
+    def _guard(self, name: str, run: Callable[[], None]) -> None:
+        try:
+            run()
+        except:  # noqa: E722  a misused client can raise an object that is no BaseException; no thread ends unnoticed
+            log.exception("the %s thread failed", name)
+            self._fail(f"{name}: {sys.exc_info()[1]}")
+
+    def _fail(self, reason: str) -> None:
+        """The process is going to end: nothing is committed from here on."""
+        self._failure = self._failure or reason
+        self._queue.close()
+        self._stopping.set()
+
+    def _finish(self) -> int:
+        watchdog = threading.Timer(self._settings.drain_s + self._settings.close_s, self._end_stuck)
+        watchdog.daemon = True
+        watchdog.start()
+        if self._intake_thread.ident is None:
+            self._intake.leave()
+        else:
+            self._intake_thread.join()
+        self._queue.close()
+        self._replies.stop()
+        for thread in (self._device_thread, self._reply_thread):
+            if thread.ident is not None:
+                thread.join(_JOIN_S)
+        if not self._reply_thread.is_alive():
+            self._abandon_replies()
+        watchdog.cancel()
+        return EXIT_OK if self._failure is None else EXIT_FAILED
+
+    def _abandon_replies(self) -> None:
+        try:
+            self._replies.abandon(_REPLY_FLUSH_S)
+        except StreamError as error:  # all that was committed is confirmed already
+            log.warning("unconfirmed replies were dropped: %s", error)
+
+    def _end_stuck(self) -> None:
+        log.error("leaving the group outlived its budget")
+        self._end_process(EXIT_STUCK)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        # A flag only: an event's lock may be held by the very code that the signal interrupts.
+        self._signals += 1
+        if self._signals > 1:
+            self._end_process(128 + number)
+
+    def _answer_expired(self, items: Sequence[InFlight]) -> None:
+        for item in items:
+            self._observer.expired("queue")
+            late = RequestError("expired", "the deadline passed before the engine was free")
+            self._replies.put(Outcome(item, late, "queue"))

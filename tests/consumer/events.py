@@ -1,0 +1,66 @@
+"""An observer that remembers, for tests."""
+
+import threading
+from collections import Counter
+
+from consumer.serving.observer import CloseReason, NullObserver, Rebalance, ReplyTimes, Stage
+from consumer.wire.reply import Status
+
+
+class Events(NullObserver):
+    """Counts what was reported: ``count["replied:ok"]``, and keeps the batches."""
+
+    def __init__(self) -> None:
+        self.count: Counter[str] = Counter()
+        self.batches: list[tuple[int, int, CloseReason]] = []
+        self._lock = threading.Lock()
+
+    def _add(self, name: str, by: int = 1) -> None:
+        with self._lock:
+            self.count[name] += by
+
+    def received(self, records: int, size: int) -> None:
+        self._add("received", records)
+
+    def bad_record(self, code: str) -> None:
+        self._add(f"bad:{code}")
+
+    def clock_skew(self, seconds: float) -> None:
+        self._add("skewed")
+
+    def batch_closed(self, requests: int, tokens: int, reason: CloseReason) -> None:
+        self.batches.append((requests, tokens, reason))
+
+    def batch_failed(self, requests: int) -> None:
+        self._add("batch_failed")
+
+    def expired(self, stage: Stage) -> None:
+        self._add(f"expired:{stage}")
+
+    def replied(self, status: Status, code: str | None, times: ReplyTimes) -> None:
+        self._add(f"replied:{status}")
+
+    def reply_confirmed(self, seconds: float) -> None:
+        self._add("confirmed")
+
+    def dead_letter(self, reason: str) -> None:
+        self._add(f"dead:{reason}")
+
+    def late_result(self) -> None:
+        self._add("late")
+
+    def committed(self, ok: bool) -> None:
+        self._add("committed" if ok else "commit_failed")
+
+    def rebalanced(self, kind: Rebalance, partitions: int) -> None:
+        self._add(kind, partitions)
+
+    def offset_reset(self, skipped: int) -> None:
+        self._add("reset")
+        self._add("skipped", skipped)
+
+    def paused(self, seconds: float) -> None:
+        self._add("paused")
+
+    def client_error(self, client: str, code: str) -> None:
+        self._add(f"{client}:{code}")

@@ -1,0 +1,201 @@
+"""A serving loop with a fake engine on the embedded broker, and clients that write requests and read what comes out."""
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+from consumer.serving.service import ServingLoop
+from consumer.serving.settings import BatchSettings
+from consumer.serving.snapshot import ServingSnapshot
+from consumer.stream.mock_cluster import CLIENT_SETTINGS, MockCluster
+from consumer.stream.settings import KafkaSettings
+from consumer.wire.outgoing import encode_request
+from consumer.wire.reply import RecallReply, decode_reply
+from consumer.wire.settings import RecallDefaults, WireLimits
+from tests.consumer.events import Events
+from tests.consumer.fake_engine import FakeEngine
+from tests.consumer.waiting import eventually
+
+REQUESTS = "recall.requests"
+REPLIES = "recall.replies"
+DEAD_LETTERS = "recall.dead-letters"
+SILENT = logging.Logger("test clients", logging.CRITICAL + 1)
+QUIET_LIMITS = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
+
+
+@dataclass(frozen=True)
+class Received:
+    key: bytes | None
+    value: bytes | None
+    partition: int
+    headers: dict[str, bytes]
+
+    @property
+    def reply(self) -> RecallReply:
+        return decode_reply(self.value)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A running loop, the engine behind it and what it reported."""
+
+    loop: ServingLoop
+    engine: FakeEngine
+    events: Events
+
+    def snapshot(self) -> ServingSnapshot:
+        return self.loop.snapshot()
+
+    def stop(self) -> int:
+        return self.loop.stop()
+
+    def owned(self) -> set[int]:
+        return {each.partition for each in self.snapshot().partitions}
+
+
+class TopicReader:
+    """Collects a topic's records from its beginning."""
+
+    def __init__(self, cluster: MockCluster, topic: str, partitions: int) -> None:
+        self.records: list[Received] = []
+        self._consumer = Consumer(
+            {"bootstrap.servers": cluster.bootstrap_servers, "group.id": f"reader-{topic}", **CLIENT_SETTINGS},
+            logger=SILENT,
+        )
+        self._consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)])
+
+    def poll(self) -> list[Received]:
+        """All records so far."""
+        while (message := self._consumer.poll(0.02)) is not None:
+            if message.error() is None:
+                headers = dict(message.headers() or [])
+                partition = message.partition()
+                assert partition is not None
+                self.records.append(Received(message.key(), message.value(), partition, headers))
+        return self.records
+
+    def wait(self, count: int, timeout: float = 20.0) -> list[Received]:
+        """Exactly ``count`` records, once they are there."""
+        eventually(lambda: len(self.poll()) >= count, timeout)
+        assert len(self.records) == count
+        return self.records
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+@dataclass
+class Harness:
+    """One cluster; loops are started on it with ``loop``."""
+
+    cluster: MockCluster
+    partitions: int
+    replies: TopicReader
+    dead_letters: TopicReader
+    group: str = field(default_factory=lambda: f"g-{uuid.uuid4().hex[:8]}")
+    members: list[Member] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._producer = Producer({"bootstrap.servers": self.cluster.bootstrap_servers}, logger=SILENT)
+
+    def kafka(self, **changes: Any) -> KafkaSettings:
+        fast = {
+            "bootstrap_servers": self.cluster.bootstrap_servers,
+            "group_id": self.group,
+            "session_timeout_ms": 6_000,
+            "heartbeat_interval_ms": 200,
+            "client_options": QUIET_LIMITS,
+            "consumer_options": dict(CLIENT_SETTINGS),
+        }
+        return KafkaSettings.model_validate({**fast, **changes})
+
+    def member(
+        self,
+        engine: FakeEngine | None = None,
+        *,
+        kafka: KafkaSettings | None = None,
+        defaults: RecallDefaults | None = None,
+        end_process: Callable[[int], None] | None = None,
+        wait: bool = True,
+        **batch: Any,
+    ) -> Member:
+        """Start a loop and wait until it owns partitions."""
+        engine, events = engine or FakeEngine(), Events()
+        loop = ServingLoop(
+            engine,
+            kafka=kafka or self.kafka(),
+            batch=BatchSettings.model_validate({"drain_s": 5.0, "revoke_drain_s": 2.0, **batch}),
+            limits=WireLimits(),
+            defaults=defaults or RecallDefaults(top_k=3, width=4, deadline_ms=30_000),
+            observer=events,
+            end_process=end_process or _refuse_to_end,
+        )
+        member = Member(loop, engine, events)
+        self.members.append(member)
+        loop.start()
+        if wait:
+            eventually(lambda: loop.snapshot().partitions)
+        return member
+
+    def send(
+        self,
+        request_id: str = "r",
+        *,
+        value: bytes | None = None,
+        key: bytes | None = b"user",
+        partition: int = 0,
+        headers: dict[str, bytes] | None = None,
+        timestamp: int = 0,
+        **options: Any,
+    ) -> None:
+        """Write one request, or the given bytes."""
+        if value is None:
+            value = encode_request(request_id, {"history": [1, 2, 3], **options})  # type: ignore[typeddict-item]  # any field
+        self._producer.produce(
+            REQUESTS, value, key=key, partition=partition, headers=list((headers or {}).items()), timestamp=timestamp
+        )
+
+    def flush(self) -> None:
+        assert self._producer.flush(20) == 0
+
+    def committed(self, partition: int = 0) -> int:
+        """The group's committed offset, −1001 when there is none."""
+        asker = Consumer({"bootstrap.servers": self.cluster.bootstrap_servers, "group.id": self.group}, logger=SILENT)
+        try:
+            (found,) = asker.committed([TopicPartition(REQUESTS, partition)], timeout=10)
+            return int(found.offset)
+        finally:
+            asker.close()
+
+    def close(self) -> None:
+        for member in self.members:
+            member.engine.gate.set()
+            member.stop()
+        self.replies.close()
+        self.dead_letters.close()
+
+
+def _refuse_to_end(code: int) -> None:
+    raise AssertionError(f"the loop wanted to end the process with {code}")
+
+
+@contextmanager
+def harness(partitions: int = 1, brokers: int = 1, **topics: int) -> Iterator[Harness]:
+    """A cluster with the three topics (and ``topics``), closed at the end with everything that was started on it."""
+    layout = {REQUESTS: partitions, REPLIES: 2, DEAD_LETTERS: 1, **topics}
+    with MockCluster(layout, brokers=brokers) as cluster:
+        made = Harness(cluster, partitions, TopicReader(cluster, REPLIES, 2), TopicReader(cluster, DEAD_LETTERS, 1))
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def now_ms() -> int:
+    return round(time.time() * 1000)
