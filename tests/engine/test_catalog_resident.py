@@ -1,0 +1,110 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+
+from engine.catalog.lookup import HashIndex, IdIndex
+from engine.catalog.resident import ResidentCatalog
+from engine.errors import RequestError
+from engine.request import NO_ITEMS, TagFilter
+from tests.engine.catalogs import Item, catalog_of, item_tables, leaf_order, tag_filters
+
+Table = tuple[tuple[int, ...], list[Item]]
+CPU = torch.device("cpu")
+
+
+def resident(items: list[Item], sizes: tuple[int, ...], filters: int = 16) -> ResidentCatalog:
+    return ResidentCatalog(catalog_of(items, sizes), CPU, filters)
+
+
+@given(item_tables(), tag_filters())
+def test_live_counts_are_those_of_the_items_that_pass_one_by_one(table: Table, tags: TagFilter) -> None:
+    sizes, items = table
+    catalog = resident(items, sizes)
+    live = [item.passes(tags) for item in leaf_order(items)]
+    assert catalog.live_counts(tags).tolist() == [0, *np.cumsum(live).tolist()]
+    assert catalog.live_total(tags) == sum(live)
+    assert catalog.live_counts(tags).dtype == torch.int32
+
+
+@given(item_tables())
+def test_ids_resolve_to_the_items_and_codes_they_were_built_with(table: Table) -> None:
+    sizes, items = table
+    catalog = resident(items, sizes)
+    ids = [item.id for item in items]
+    asked = np.array(ids, dtype=np.int64) if isinstance(ids[0], int) else [str(i) for i in ids]
+    found = catalog.lookup(asked)
+    assert [leaf_order(items)[i].id for i in found] == ids
+    assert catalog.codes_of(found).tolist() == [list(item.sid) for item in items]
+    assert catalog.codes_of(found).dtype == np.int32
+    assert list(catalog.ids_of(found)) == ids
+    assert catalog.fields_of(["title"], found) == {"title": [f"title of {i}" for i in ids]}
+
+
+def test_two_items_of_one_leaf_are_judged_each_by_their_own_tags() -> None:
+    catalog = resident([Item(1, (0,), tags=frozenset("a")), Item(2, (0,), tags=frozenset("b"))], (1,))
+    assert catalog.live_total(TagFilter(all=("a", "b"))) == 0
+    assert catalog.live_counts(TagFilter(any=("a", "b"), none=("a",))).tolist() == [0, 0, 1]
+    assert catalog.live_total(TagFilter(all=("a", "absent"))) == 0
+    assert catalog.live_total(TagFilter(any=("absent",))) == 0
+    assert catalog.live_total(TagFilter(none=("absent",))) == 2
+
+
+def test_an_item_out_of_recall_keeps_its_sid() -> None:
+    catalog = resident([Item(1, (0,), recallable=False), Item(2, (1,))], (2,))
+    assert catalog.live_counts().tolist() == [0, 0, 1]
+    assert catalog.codes_of(catalog.lookup(np.array([1]))).tolist() == [[0]]
+
+
+def test_filters_are_cached_by_meaning_and_the_least_recently_used_goes() -> None:
+    catalog = resident([Item(1, (0,), tags=frozenset("ab"))], (1,), filters=2)
+    first = catalog.live_counts(TagFilter(any=("a", "b")))
+    assert catalog.live_counts(TagFilter(any=("b", "a", "a"))) is first
+    catalog.live_counts(TagFilter(all=("a",)))
+    assert catalog.live_counts(TagFilter(any=("a", "b"))) is first
+    catalog.live_counts(TagFilter(all=("b",)))
+    catalog.live_counts(TagFilter(none=("b",)))
+    assert catalog.live_counts(TagFilter(any=("a", "b"))) is not first
+    assert catalog.live_counts(TagFilter()) is catalog.live_counts(None)
+
+
+def test_unknown_ids_are_minus_one() -> None:
+    numbers = resident([Item(7, (0,)), Item(-7, (0,))], (1,))
+    assert numbers.lookup(np.array([8, 7, 0, -7])).tolist() == [-1, 1, -1, 0]
+    words = resident([Item("x", (0,)), Item("", (0,))], (1,))
+    assert words.lookup(["y", "x", "", "é"]).tolist() == [-1, 1, 0, -1]
+
+
+@pytest.mark.parametrize(("items", "ids"), [([Item(1, (0,))], ["1"]), ([Item("1", (0,))], np.array([1]))])
+def test_the_wrong_kind_of_id_is_a_bad_request_unless_there_is_none(items: list[Item], ids: list[str]) -> None:
+    catalog = resident(items, (1,))
+    with pytest.raises(RequestError, match="item ids are") as caught:
+        catalog.lookup(ids)
+    assert caught.value.code == "bad_request"
+    assert len(catalog.lookup(NO_ITEMS)) == len(catalog.lookup([])) == 0
+
+
+def test_text_that_is_not_unicode_is_a_bad_request() -> None:
+    with pytest.raises(RequestError, match="not valid text"):
+        resident([Item("1", (0,))], (1,)).lookup(["\ud800"])
+
+
+def test_an_unknown_field_is_a_bad_request() -> None:
+    with pytest.raises(RequestError, match="no field 'year'") as caught:
+        resident([Item(1, (0,))], (1,)).fields_of(["title", "year"], np.array([0]))
+    assert caught.value.code == "bad_request"
+
+
+def test_the_index_finds_every_key_of_a_large_set_and_no_other() -> None:
+    keys = np.random.default_rng(0).permutation(200_000)[:100_000].astype(np.int64)
+    found = HashIndex(keys).find(np.arange(200_000))
+    assert np.array_equal(np.sort(found[found >= 0]), np.arange(100_000))
+    assert np.array_equal(keys[found[found >= 0]], np.flatnonzero(found >= 0))
+
+
+def test_strings_of_equal_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xxhash.xxh3_64_intdigest", lambda _: 7)
+    import pyarrow as pa
+
+    index = IdIndex(pa.array(["a", "b", "c"]))
+    assert index.find(["c", "a", "x", "b"]).tolist() == [2, 0, -1, 1]
