@@ -30,7 +30,8 @@ _NOT_STORED = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 class StatusSource(Protocol):
     """What the endpoints show. Called from the HTTP thread."""
 
-    registry: CollectorRegistry
+    @property
+    def registry(self) -> CollectorRegistry: ...
 
     def refresh(self) -> None:
         """Bring the gauges of ``registry`` up to date."""

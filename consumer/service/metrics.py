@@ -123,17 +123,28 @@ class Metrics:
 
         # Catalogs.
         self.catalog = self._gauge(
-            "catalog_info", "Always 1, for the active and the previous version.", "role", "version"
+            "catalog_info", "1 for the active and the previous version.", "role", "version"
         )
         self.catalog_generation = self._gauge("catalog_generation", "Generation of the pointer that was last acted on.")
         self.catalog_staleness = self._gauge(
-            "catalog_staleness_seconds", "Time since the catalog pointer was last read with success."
+            "catalog_staleness_seconds", "Time since the active version was last known to be the pointer's."
         )
-        self.catalog_swaps = self._gauge("catalog_swaps", "Catalog versions activated since the start.")
-        self.catalog_refusals = self._gauge("catalog_refusals", "Catalog versions refused since the start.")
+        self.catalog_activations = self._counter("catalog_activations_total", "Catalog versions that went live.")
+        self.catalog_refusals = self._counter(
+            "catalog_refusals_total", "Catalog versions refused, by reason; the resident one kept serving.", reason=()
+        )
+        self.catalog_polls = self._counter("catalog_polls_total", "Times that the catalog pointer was read.")
+        self.catalog_notices = self._counter("catalog_notices_total", "Notices of a new pointer received.")
+        self.catalog_reconnects = self._counter("catalog_reconnects_total", "Subscriptions lost and made anew.")
+        self.catalog_bytes = self._gauge("catalog_resident_bytes", "Device bytes of all resident catalog versions.")
 
         # Engine.
         self.pool = self._gauge("engine_pool", "State of the engine's memory pools, by figure.", "figure")
+
+    def count(self, name: str, **labels: str) -> int:
+        """Sum of a counter's series that carry these labels."""
+        samples = (sample for family in self.registry.collect() for sample in family.samples)
+        return int(sum(s.value for s in samples if s.name == PREFIX + name and labels.items() <= s.labels.items()))
 
     def _counter(self, name: str, text: str, **labels: Sequence[str]) -> Counter:
         self._define("counter", name, text, labels)

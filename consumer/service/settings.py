@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_origin
+from typing import Any, Literal, Self, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
@@ -105,6 +105,17 @@ class ServiceSettings(LayeredSettings):
     catalog: CatalogSettings = Field(default_factory=CatalogSettings, description="where catalogs come from")
     http: HttpSettings = Field(default_factory=HttpSettings, description="metrics, health, status page")
     log: LogSettings = Field(default_factory=LogSettings, description="logging")
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Self:
+        for name, value, bound_name, bound in (
+            ("batch.max_requests", self.batch.max_requests, "engine.max_batch", self.engine.max_batch),
+            ("recall.width", self.recall.width, "engine.max_width", self.engine.max_width),
+            ("recall.top_k", self.recall.top_k, "engine.max_top_k", self.engine.max_top_k),
+        ):
+            if value > bound:
+                raise ValueError(f"{name} ({value}) must not be above {bound_name} ({bound})")
+        return self
 
 
 class _Environment(EnvSettingsSource):

@@ -37,12 +37,12 @@ def test_defaults_need_only_a_model() -> None:
 
 
 def test_each_source_overrides_the_one_below(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = toml('[engine]\nmodel = "m"\nmax_batch = 2\nmax_width = 20\nmax_top_k = 200\n')
-    monkeypatch.setenv("RECALLSTREAM_ENGINE__MAX_WIDTH", "30")
+    config = toml('[engine]\nmodel = "m"\nmax_batch = 32\nmax_width = 520\nmax_top_k = 200\n')
+    monkeypatch.setenv("RECALLSTREAM_ENGINE__MAX_WIDTH", "530")
     monkeypatch.setenv("RECALLSTREAM_ENGINE__MAX_TOP_K", "300")
     engine = load(config, "--engine.max_top_k=400").engine
     assert engine.context_pages == EngineSettings(model=Path("m")).context_pages
-    assert (engine.max_batch, engine.max_width, engine.max_top_k) == (2, 30, 400)
+    assert (engine.max_batch, engine.max_width, engine.max_top_k) == (32, 530, 400)
 
 
 def test_the_file_may_be_named_by_the_environment_and_the_flag_wins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,6 +119,12 @@ def test_a_missing_setting_is_named() -> None:
     with pytest.raises(ValidationError) as refusal:
         load()
     assert describe(refusal.value) == "engine.model: Field required"
+
+
+def test_sections_that_contradict_each_other_are_refused_by_name() -> None:
+    with pytest.raises(ValidationError) as refusal:
+        load(MODEL, "--engine.max_batch=4", "--batch.max_requests=5")
+    assert describe(refusal.value) == "batch.max_requests (5) must not be above engine.max_batch (4)"
 
 
 def test_secrets_show_in_no_representation(caplog: pytest.LogCaptureFixture) -> None:

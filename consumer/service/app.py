@@ -1,0 +1,102 @@
+"""The service as a process: what starts when, what is waited for, and how it ends."""
+
+import gc
+import json
+import logging
+import signal
+import sys
+import time
+from contextlib import ExitStack
+from importlib.metadata import version
+
+import numpy as np
+
+from catalog_sync.watcher import Watcher
+from consumer.service.http import HttpServer, build_app
+from consumer.service.settings import ServiceSettings, redacted
+from consumer.service.status import ServiceStatus
+from consumer.serving.service import ServingLoop
+from engine.catalog.store import CatalogStore
+from engine.errors import RequestError
+from engine.model.spec import ModelSpec
+from engine.recall_engine import RecallEngine
+from engine.request import BeamPolicy, RecallRequest
+
+WARM_UP_TOKENS = 256
+WARM_UP_BATCHES = (1, 2)
+CATALOG_POLL_S = 0.05
+
+log = logging.getLogger(__name__)
+
+
+def check(settings: ServiceSettings) -> None:
+    """Read the model directory's description. Raises ModelError."""
+    spec = ModelSpec.load(settings.engine.model)
+    log.info("settings and model directory are in order: model %s, %d SID levels", spec.id, len(spec.levels))
+
+
+def serve(settings: ServiceSettings) -> None:
+    """Serve until SIGTERM or SIGINT; SystemExit carries the exit code unless it is 0.
+
+    Raises RecallstreamError or OSError if the start fails.
+    """
+    log.info("recallstream %s, settings %s", version("recallstream"), json.dumps(redacted(settings)))
+    # Until the serving loop takes the signals over there is nothing to drain: unwind and go.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    status = ServiceStatus(settings)
+    with ExitStack() as running:
+        server = HttpServer(settings.http, build_app(status))
+        running.callback(server.stop)
+        server.start()
+        log.info("status page at %s", server.url)
+
+        engine = RecallEngine(settings.engine)
+        status.engine, status.model = engine, engine.spec.id
+        log.info("model %s is loaded on %s as %s", engine.spec.id, engine.device, engine.dtype)
+
+        status.starting = "no catalog is active"
+        status.watcher = running.enter_context(Watcher(settings.catalog, engine.catalogs))
+        _wait_for_catalog(engine.catalogs)
+
+        status.starting = "the engine is warming up"
+        _warm_up(engine, settings)
+        gc.collect()
+        gc.freeze()
+
+        loop = ServingLoop(
+            engine,
+            kafka=settings.kafka,
+            batch=settings.batch,
+            limits=settings.wire,
+            defaults=settings.recall,
+            observer=status.observer,
+        )
+        status.serving = loop
+        loop.start()
+        status.starting = None
+        code = loop.run_until_stopped()
+    if code:
+        sys.exit(code)
+
+
+def _wait_for_catalog(catalogs: CatalogStore) -> None:
+    """Nothing is read from Kafka before there is a catalog to answer from."""
+    while catalogs.active is None:
+        time.sleep(CATALOG_POLL_S)
+
+
+def _warm_up(engine: RecallEngine, settings: ServiceSettings) -> None:
+    """Run the default beam a few times, so that the first request finds kernels compiled and memory allocated."""
+    begin = time.monotonic()
+    size = min(WARM_UP_TOKENS, engine.spec.max_context_tokens)
+    width = max(settings.recall.width, settings.recall.top_k)
+    request = RecallRequest(
+        beam=BeamPolicy((width,) * len(engine.spec.levels)),
+        top_k=settings.recall.top_k,
+        tokens=np.full(size, engine.spec.levels[0].token_base, dtype=np.int32),
+    )
+    for batch in WARM_UP_BATCHES:
+        for answer in engine.recall([request] * batch):
+            if isinstance(answer, RequestError):
+                raise answer
+    log.info("the engine is warm after %.1f s", time.monotonic() - begin)

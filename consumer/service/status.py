@@ -1,0 +1,210 @@
+"""What this process says of itself: faults, readiness, metrics and the status document."""
+
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import Any, Protocol, get_args
+
+import torch
+from prometheus_client import CollectorRegistry, Counter
+
+from catalog_sync.state import WatcherSnapshot
+from consumer.service.metrics import Metrics
+from consumer.service.observer import MetricsObserver
+from consumer.service.progress import PartitionState, StallDetector
+from consumer.service.settings import ServiceSettings, redacted
+from consumer.serving.snapshot import ServingSnapshot
+from consumer.wire.reply import Status
+
+
+class EngineView(Protocol):
+    @property
+    def device(self) -> torch.device: ...
+    def stats(self) -> dict[str, float]: ...
+
+
+class WatcherView(Protocol):
+    def snapshot(self) -> WatcherSnapshot: ...
+
+
+class ServingView(Protocol):
+    def snapshot(self) -> ServingSnapshot: ...
+
+
+class ServiceStatus:
+    """Grows with the process: ``engine``, ``watcher`` and ``serving`` are set when they exist.
+
+    ``starting`` is what the start waits for, none once it is done. Read from the HTTP thread.
+    """
+
+    def __init__(self, settings: ServiceSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self.metrics = Metrics()
+        self.observer = MetricsObserver(self.metrics, clock)
+        self.starting: str | None = "the model is loading"
+        self.model: str | None = None
+        self.engine: EngineView | None = None
+        self.watcher: WatcherView | None = None
+        self.serving: ServingView | None = None
+        self._settings = settings
+        self._shown_settings = redacted(settings)
+        self._clock = clock
+        self._started = clock()
+        self._stalls = StallDetector(settings.http.stalled_after_s, clock)
+        self._last_refusal: dict[str, str | None] | None = None
+        self.metrics.start_time.set(time.time())
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        return self.metrics.registry
+
+    def faults(self) -> tuple[str, ...]:
+        if self.serving is None:
+            return ()
+        serving = self.serving.snapshot()
+        faults = [f"failed: {serving.failure}"] if serving.failure else []
+        if serving.tick_age > self._settings.http.stalled_after_s:
+            faults.append(f"the intake loop has not turned for {serving.tick_age:.0f} s")
+        faults += [f"partition {number} of {topic} stands still" for topic, number in self._stalled(serving)]
+        return tuple(faults)
+
+    def unready(self) -> tuple[str, ...]:
+        if self.starting is not None:
+            return (self.starting,)
+        reasons = list(self.serving.snapshot().not_ready) if self.serving else []
+        if self.watcher and self.watcher.snapshot().active is None:
+            reasons.append("no catalog is active")
+        return tuple(reasons)
+
+    def refresh(self) -> None:
+        metrics = self.metrics
+        metrics.ready.set(not self.unready())
+        metrics.build.clear()
+        device = str(self.engine.device) if self.engine else ""
+        metrics.build.labels(version("recallstream"), self.model or "", device).set(1)
+        if self.engine:
+            for figure, value in self.engine.stats().items():
+                metrics.pool.labels(figure).set(value)
+        if self.watcher:
+            self._refresh_catalog(self.watcher.snapshot())
+        if self.serving:
+            self._refresh_serving(self.serving.snapshot())
+
+    def status(self) -> Mapping[str, Any]:
+        reasons = self.unready()
+        latency, batches = self.observer.latency_s, self.observer.batch_requests
+        max_requests, mean = self._settings.batch.max_requests, batches.mean()
+        return {
+            "service": {
+                "version": version("recallstream"),
+                "instance": self._settings.catalog.instance,
+                "ready": not reasons,
+                "reasons": reasons,
+                "faults": self.faults(),
+                "uptime_s": self._clock() - self._started,
+                "model": self.model,
+                "device": str(self.engine.device) if self.engine else None,
+            },
+            "stream": self._stream(),
+            "replies": {status: self.metrics.count("replies_total", status=status) for status in get_args(Status)},
+            "batch": {
+                "requests": mean,
+                "max_requests": max_requests,
+                "fill": None if mean is None else mean / max_requests,
+            },
+            "latency_ms": {name: _milliseconds(latency.percentile(at)) for name, at in (("p50", 50), ("p99", 99))},
+            "catalog": self._catalog(),
+            "engine": self.engine.stats() if self.engine else {},
+            "settings": self._shown_settings,
+        }
+
+    def _stalled(self, serving: ServingSnapshot) -> tuple[tuple[str, int], ...]:
+        return self._stalls.observe(
+            PartitionState(p.topic, p.partition, -1 if p.committed is None else p.committed, p.lag)
+            for p in serving.partitions
+        )
+
+    def _refresh_catalog(self, watcher: WatcherSnapshot) -> None:
+        metrics = self.metrics
+        metrics.catalog.clear()
+        metrics.catalog.labels("active", watcher.active or "").set(1)
+        metrics.catalog.labels("previous", watcher.previous or "").set(1)
+        metrics.catalog_generation.set(watcher.generation)
+        metrics.catalog_staleness.set(watcher.staleness_seconds)
+        metrics.catalog_bytes.set(watcher.resident_bytes)
+        _set(metrics.catalog_activations, watcher.activated)
+        _set(metrics.catalog_polls, watcher.polls)
+        _set(metrics.catalog_notices, watcher.notices)
+        _set(metrics.catalog_reconnects, watcher.reconnects)
+        for reason, count in watcher.refused.items():
+            _set(metrics.catalog_refusals.labels(reason), count)
+
+    def _refresh_serving(self, serving: ServingSnapshot) -> None:
+        metrics = self.metrics
+        metrics.lag.clear()
+        metrics.lag_seconds.clear()
+        for partition in serving.partitions:
+            if partition.lag is not None:
+                metrics.lag.labels(partition.partition).set(partition.lag)
+            metrics.lag_seconds.labels(partition.partition).set(partition.lag_seconds)
+        metrics.partitions.set(len(serving.partitions))
+        metrics.stalled.set(len(self._stalled(serving)))
+        metrics.in_flight.set(serving.in_flight)
+        metrics.in_flight_bytes.set(serving.in_flight_bytes)
+        metrics.queued.set(serving.queued)
+        metrics.queued_tokens.set(serving.queued_tokens)
+        metrics.paused.set(serving.paused)
+        metrics.tick_age.set(serving.tick_age)
+
+    def _stream(self) -> Mapping[str, Any]:
+        serving = self.serving.snapshot() if self.serving else None
+        partitions = serving.partitions if serving else ()
+        known = [partition.lag for partition in partitions if partition.lag is not None]
+        return {
+            "lag_messages": sum(known) if known else None,
+            "lag_seconds": max((partition.lag_seconds for partition in partitions), default=None),
+            "in_flight": serving.in_flight if serving else 0,
+            "queued": serving.queued if serving else 0,
+            "running": serving.running if serving else 0,
+            "paused": serving.paused if serving else False,
+            "tick_age_s": serving.tick_age if serving else None,
+            "records": self.metrics.count("records_total"),
+            "dead_letters": self.metrics.count("dead_letters_total"),
+            "partitions": [
+                {
+                    "topic": partition.topic,
+                    "partition": partition.partition,
+                    "lag_messages": partition.lag,
+                    "lag_seconds": partition.lag_seconds,
+                    "position": partition.position,
+                    "committed": partition.committed,
+                }
+                for partition in partitions
+            ],
+        }
+
+    def _catalog(self) -> Mapping[str, Any]:
+        if self.watcher is None:
+            return dict.fromkeys(("state", "active", "previous", "generation", "staleness_s", "last_refusal"))
+        watcher = self.watcher.snapshot()
+        if watcher.reason is not None:
+            self._last_refusal = {"version": watcher.target, "reason": watcher.reason, "message": watcher.error}
+        return {
+            "state": watcher.state,
+            "active": watcher.active,
+            "previous": watcher.previous,
+            "generation": watcher.generation,
+            "staleness_s": watcher.staleness_seconds,
+            "activated": watcher.activated,
+            "refused": dict(watcher.refused),
+            "last_refusal": self._last_refusal,
+        }
+
+
+def _set(counter: Counter, value: int) -> None:
+    """A count that is kept elsewhere; the HTTP thread alone reads and sets it."""
+    counter.reset()
+    counter.inc(value)
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000
