@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ReplySent:
-    """A reply on its way. ``retried``: refused once by the broker for its size; ``shrunk``: it says too_large itself."""
+    """A reply on its way. ``retried``: refused once by the broker for its size; ``shrunk``: it says too_large."""
 
     item: InFlight
     topic: str

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
@@ -74,7 +74,7 @@ class TopicReader:
         """All records so far."""
         while (message := self._consumer.poll(0.02)) is not None:
             if message.error() is None:
-                headers = dict(message.headers() or [])
+                headers = dict(cast(list[tuple[str, bytes]], message.headers() or []))
                 partition = message.partition()
                 assert partition is not None
                 self.records.append(Received(message.key(), message.value(), partition, headers))
@@ -165,7 +165,7 @@ class Harness:
         assert self._producer.flush(20) == 0
 
     def committed(self, partition: int = 0) -> int:
-        """The group's committed offset, −1001 when there is none."""
+        """The group's committed offset, -1001 when there is none."""
         asker = Consumer({"bootstrap.servers": self.cluster.bootstrap_servers, "group.id": self.group}, logger=SILENT)
         try:
             (found,) = asker.committed([TopicPartition(REQUESTS, partition)], timeout=10)
