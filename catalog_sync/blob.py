@@ -121,6 +121,7 @@ def decode(blob: Bytes, version: str | None = None) -> Catalog:
     }
     if len(fields) != len(header.fields):
         raise CatalogError("structure", "two fields have the same name")
+    reader.close()
     recallable = np.unpackbits(bits, count=header.items, bitorder="little").view(np.bool_)
     catalog = Catalog(version or version_of(view), header.model, trie, ids, recallable, tags, fields)
     verify_structure(catalog)
@@ -154,6 +155,7 @@ class _Reader:
     def __init__(self, body: memoryview, specs: list[_SectionSpec]) -> None:
         self._body = body
         self._specs = {spec.name: spec for spec in specs}
+        self._unread = set(self._specs)
         if len(self._specs) != len(specs):
             raise CatalogError("structure", "two sections have the same name")
         end = 0
@@ -168,7 +170,12 @@ class _Reader:
         spec = self._specs.get(name)
         if spec is None or spec.dtype != dtype or (count is not None and spec.count != count):
             raise CatalogError("structure", f"section {name!r} is missing or not {count or ''} {dtype}")
+        self._unread.discard(name)
         return np.frombuffer(self._body, dtype=dtype, count=spec.count, offset=spec.offset)
+
+    def close(self) -> None:
+        if self._unread:
+            raise CatalogError("structure", f"section {min(self._unread)!r} belongs to nothing")
 
 
 def _read_header(view: memoryview) -> tuple[_Header, int]:
