@@ -6,6 +6,7 @@ librdkafka's ABI promise: a symbol that is missing raises MockClusterError.
 """
 
 import ctypes
+import time
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from types import TracebackType
@@ -22,6 +23,8 @@ ALL_BROKERS: Final = -1
 
 _PRODUCER: Final = 0
 _ERROR_BYTES: Final = 512
+_BREATH_S: Final = 0.002
+"""After a call: one right behind it can miss the cluster's wake-up and stand for a second."""
 
 
 class MockClusterError(RecallstreamError):
@@ -191,5 +194,6 @@ class MockCluster:
 
     @staticmethod
     def _check(code: int, action: str) -> None:
+        time.sleep(_BREATH_S)
         if code:
             raise MockClusterError(f"cannot {action}: {KafkaError(code).str()}")
