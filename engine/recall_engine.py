@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
-import numpy as np
 import torch
 
 from engine.catalog.resident import ResidentCatalog
@@ -125,7 +124,11 @@ class RecallEngine:
             search = SearchInput(hidden, table, self._tries(batch), excluded, policy, batch[0].request.score == "vocab")
             found = beam_search(search, self._decoder, self._head, self.spec.levels, self._context, beams)
             clock.mark()
-            return list(self._answers(batch, found, (excluded != NO_ITEM).sum(dim=1), clock))
+            answers = list(self._answers(batch, found, (excluded != NO_ITEM).sum(dim=1), clock))
+            for (_, answer), held in zip(answers, pages, strict=True):
+                if isinstance(answer, RequestError):
+                    self._context.clear(held)
+            return answers
 
     def _beams(self, requests: int, width: int) -> BeamKV:
         steps = len(self.spec.levels) - 1
@@ -161,7 +164,7 @@ class RecallEngine:
                 item.place,
                 RecallResult(
                     items=catalog.ids_of(chosen),
-                    scores=scores[row, : counts[row]].astype(np.float32),
+                    scores=scores[row, : counts[row]].copy(),
                     model=self.spec.id,
                     catalog=catalog.version,
                     beam_widths=tuple(int(width) for width in widths[row]),

@@ -106,7 +106,11 @@ def _refuse_unsupported(raw: Mapping[str, Any], family: Family) -> None:
     if any(kind != "full_attention" for kind in raw.get("layer_types") or ()):
         raise refuse("layer_types")
     windowed = family != "llama" and raw.get("use_sliding_window") and raw.get("sliding_window") is not None
-    if windowed and raw.get("layer_types") is None and raw.get("max_window_layers", 0) < raw["num_hidden_layers"]:
+    if (
+        windowed
+        and raw.get("layer_types") is None
+        and raw.get("max_window_layers", 0) < raw.get("num_hidden_layers", 0)
+    ):
         raise refuse("sliding_window")
 
 

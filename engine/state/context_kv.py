@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.model.decoder_config import DecoderConfig
@@ -18,6 +19,10 @@ class ContextKV:
     def layer(self, number: int) -> tuple[Tensor, Tensor]:
         keys, values = self._layers[number].unbind(0)
         return keys, values
+
+    def clear(self, pages: NDArray[np.int32]) -> None:
+        """Zero pages that hold NaN: kernels multiply the unused tail of a page by zero, and NaN survives that."""
+        self._layers[:, :, torch.from_numpy(pages).to(self._layers.device)] = 0
 
     @property
     def nbytes(self) -> int:
