@@ -58,7 +58,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parent: str | None = None
 
     @classmethod
-    def of(cls, catalog: Catalog, blob: Bytes, label: str | None = None) -> "Manifest":
+    def of(cls, catalog: Catalog, blob: Bytes, label: str | None = None, chunk_bytes: int = CHUNK_BYTES) -> "Manifest":
         return cls(
             format=FORMAT,
             version=catalog.version,
@@ -67,9 +67,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             items=catalog.trie.items,
             leaves=catalog.trie.leaves,
             size=len(blob),
-            chunk_bytes=CHUNK_BYTES,
+            chunk_bytes=chunk_bytes,
             sha256=sha256(blob),
-            chunks=tuple(sha256(chunk) for chunk in chunks_of(blob)),
+            chunks=tuple(sha256(chunk) for chunk in chunks_of(blob, chunk_bytes)),
             label=label,
         )
 
@@ -126,7 +126,7 @@ def read_record(raw: bytes, kind: type[Record], reason: str) -> Record:
         raise CatalogError(reason, f"unreadable {kind.__name__.lower()}: {error}") from error
 
 
-def chunks_of(blob: Bytes, size: int = CHUNK_BYTES) -> Sequence[memoryview]:
+def chunks_of(blob: Bytes, size: int) -> Sequence[memoryview]:
     view = memoryview(blob)
     return [view[begin : begin + size] for begin in range(0, len(view), size)]
 

@@ -1,0 +1,68 @@
+"""A publisher, a store and watchers around one namespace of a real Redis."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import redis
+import torch
+from pydantic import SecretStr
+
+from catalog_sync import blob
+from catalog_sync.connection import connect
+from catalog_sync.embedded import EmbeddedRedis
+from catalog_sync.layout import Keys, Manifest, Pointer
+from catalog_sync.publisher import Publisher
+from catalog_sync.settings import CatalogSettings
+from catalog_sync.watcher import Watcher
+from engine.catalog.store import CatalogStore
+from tests.engine.catalogs import Item, catalog_of
+
+MODEL, SIZES = "m", (64, 64)
+_numbers = itertools.count()
+
+
+@dataclass
+class Fleet:
+    """Everything that talks to one namespace; a slow poll, so that what happens quickly is due to a notice."""
+
+    server: EmbeddedRedis
+    poll_seconds: float = 30.0
+    free_memory: int = 1 << 40
+    disk: Path | None = None
+    namespace: str = field(default_factory=lambda: f"test{next(_numbers)}")
+
+    def __post_init__(self) -> None:
+        self.settings = CatalogSettings(
+            url=SecretStr(self.server.url),
+            namespace=self.namespace,
+            instance=f"i-{self.namespace}",
+            poll_seconds=self.poll_seconds,
+            socket_timeout=1.0,
+            retry_seconds=0.02,
+            health_check_seconds=1,
+            disk=self.disk,
+        )
+        self.redis: redis.Redis = connect(self.settings)
+        self.keys = Keys(self.namespace)
+        self.publisher = Publisher(self.redis, self.namespace)
+        self.store = CatalogStore(torch.device("cpu"), MODEL, SIZES, lambda: self.free_memory)
+
+    def watcher(self) -> Watcher:
+        return Watcher(self.settings, self.store)
+
+    def publish(self, item_ids: Sequence[int], label: str | None = None) -> Pointer:
+        return self.publisher.publish(*version_with(item_ids, label=label))
+
+    def close(self) -> None:
+        self.redis.close()
+
+
+def version_with(
+    item_ids: Sequence[int], *, model: str = MODEL, sizes: tuple[int, ...] = SIZES, label: str | None = None
+) -> tuple[Manifest, bytearray]:
+    """A version that holds these items; chunks of 1 KiB, so that small catalogs have several."""
+    items = [Item(i, tuple(i % size for size in sizes), tags=frozenset({f"t{i % 5}"})) for i in item_ids]
+    data = blob.encode(catalog_of(items, sizes, model=model))
+    return Manifest.of(blob.decode(data), data, label, chunk_bytes=1024), data

@@ -1,0 +1,339 @@
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from pydantic import SecretStr
+
+from catalog_sync import blob
+from catalog_sync.connection import get_bytes
+from catalog_sync.embedded import EmbeddedRedis
+from catalog_sync.layout import Ack, Pointer, chunks_of, read_record, sha256
+from catalog_sync.state import WatcherSnapshot
+from catalog_sync.watcher import Watcher
+from tests.catalog_sync.black_hole import BlackHole
+from tests.catalog_sync.redis_support import MODEL, SIZES, Fleet, version_with
+from tests.consumer.waiting import eventually
+
+
+@pytest.fixture
+def fleet(server: EmbeddedRedis) -> Iterator[Fleet]:
+    running = Fleet(server)
+    yield running
+    running.close()
+
+
+def until_active(fleet: Fleet, pointer: Pointer, within: float = 1.0) -> None:
+    eventually(lambda: fleet.store.active == pointer.version, timeout=within)
+
+
+def until_state(watcher: Watcher, state: str, reason: str | None, within: float = 2.0) -> WatcherSnapshot:
+    def reached() -> WatcherSnapshot | None:
+        snapshot = watcher.snapshot()
+        return snapshot if (snapshot.state, snapshot.reason) == (state, reason) else None
+
+    return eventually(reached, timeout=within)
+
+
+def check_serves(fleet: Fleet, items: int) -> None:
+    with fleet.store.pin() as resident:
+        assert resident.live_total() == items
+
+
+def test_the_pointer_of_the_start_and_every_publish_become_active_and_are_acknowledged(fleet: Fleet) -> None:
+    first = fleet.publish(range(10))
+    with fleet.watcher() as watcher:
+        until_active(fleet, first, within=3.0)
+        second = fleet.publish(range(20))
+        until_active(fleet, second)
+        check_serves(fleet, 20)
+        snapshot = until_state(watcher, "current", None)
+        assert (snapshot.active, snapshot.previous) == (second.version, first.version)
+        assert (snapshot.generation, snapshot.activated) == (second.generation, 2)
+        assert snapshot.notices >= 1
+        assert snapshot.resident_bytes > 0
+        assert fleet.store.resident() == (second.version, first.version)
+
+        def acknowledged() -> bool:
+            ack = read_record(get_bytes(fleet.redis, fleet.keys.ack(fleet.settings.instance)) or b"{}", Ack, "ack")
+            return (ack.version, ack.generation, ack.state, ack.error) == (
+                second.version,
+                second.generation,
+                "current",
+                None,
+            )
+
+        eventually(acknowledged, timeout=2.0)
+        assert fleet.redis.ttl(fleet.keys.ack(fleet.settings.instance)) > 0
+
+
+def test_a_rollback_activates_the_resident_previous_version_without_a_fetch(fleet: Fleet) -> None:
+    first, second = fleet.publish(range(10)), fleet.publish(range(20))
+    fleet.publisher.rollback(MODEL)
+    with fleet.watcher() as watcher:
+        until_active(fleet, first, within=3.0)
+        fleet.publisher.activate(second.version)
+        until_active(fleet, second)
+        for key in fleet.redis.scan_iter(fleet.keys.chunk(first.version, 0)[:-1] + "*"):
+            fleet.redis.delete(key)
+        back = fleet.publisher.rollback(MODEL)
+        until_active(fleet, first)
+        assert until_state(watcher, "current", None).generation == back.generation
+
+
+def test_a_burst_of_publishes_ends_at_the_newest(fleet: Fleet) -> None:
+    with fleet.watcher() as watcher:
+        pointers = [fleet.publish(range(n)) for n in range(1, 15)]
+        until_active(fleet, pointers[-1], within=3.0)
+        assert watcher.snapshot().activated <= len(pointers)
+
+
+def damage(fleet: Fleet, kind: str, manifest_key: str, chunk_key: str, other_chunk_key: str) -> None:
+    redis = fleet.redis
+    chunk = get_bytes(redis, chunk_key)
+    other = get_bytes(redis, other_chunk_key)
+    manifest = get_bytes(redis, manifest_key)
+    assert chunk
+    assert other
+    assert manifest
+    match kind:
+        case "flip a byte":
+            redis.set(chunk_key, bytes([chunk[0] ^ 1]) + chunk[1:])
+        case "cut a chunk":
+            redis.set(chunk_key, chunk[:-1])
+        case "swap two chunks":
+            redis.set(chunk_key, other)
+            redis.set(other_chunk_key, chunk)
+        case "change the manifest" | "truncate the manifest":
+            redis.set(manifest_key, manifest.replace(b"leaves", b"Leaves") if "change" in kind else manifest[:-5])
+        case "drop a chunk":
+            redis.delete(chunk_key)
+        case "drop the manifest":
+            redis.delete(manifest_key)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("flip a byte", "checksum"),
+        ("cut a chunk", "checksum"),
+        ("swap two chunks", "checksum"),
+        ("change the manifest", "checksum"),
+        ("truncate the manifest", "checksum"),
+        ("drop a chunk", "missing"),
+        ("drop the manifest", "missing"),
+    ],
+)
+def test_a_damaged_version_is_refused_and_the_active_one_serves_on(fleet: Fleet, kind: str, reason: str) -> None:
+    good = fleet.publish(range(10))
+    manifest, data = version_with(range(200))
+    fleet.publisher.upload(manifest, data)
+    version = manifest.version
+    with fleet.watcher() as watcher:
+        until_active(fleet, good, within=3.0)
+        keys = (fleet.keys.manifest(version), fleet.keys.chunk(version, 1), fleet.keys.chunk(version, 2))
+        if "manifest" not in kind:
+            damage(fleet, kind, *keys)
+            fleet.publisher.activate(version)
+        else:  # the pointer must hold the hash of the manifest as it was published
+            fleet.redis.hset(
+                fleet.keys.current(MODEL),
+                mapping={"version": version, "generation": 1, "manifest": sha256(msgspec.json.encode(manifest))},
+            )
+            damage(fleet, kind, *keys)
+            fleet.redis.publish(fleet.keys.notify, 1)
+        snapshot = until_state(watcher, "refused", reason)
+        assert (snapshot.active, snapshot.target, snapshot.refused[reason] >= 1) == (good.version, version, True)
+        assert fleet.store.resident() == (good.version,)
+        check_serves(fleet, 10)
+        again = fleet.publish(range(30))
+        until_active(fleet, again)
+
+
+def test_a_missing_chunk_that_comes_back_is_fetched_without_a_new_pointer(fleet: Fleet) -> None:
+    manifest, data = version_with(range(200))
+    fleet.publisher.upload(manifest, data)
+    key = fleet.keys.chunk(manifest.version, 1)
+    chunk = get_bytes(fleet.redis, key)
+    assert chunk
+    fleet.redis.delete(key)
+    pointer = fleet.publisher.activate(manifest.version)
+    with fleet.watcher() as watcher:
+        until_state(watcher, "refused", "missing")
+        fleet.redis.set(key, chunk)
+        until_active(fleet, pointer, within=5.0)
+
+
+def test_a_version_refused_for_good_is_not_fetched_again(fleet: Fleet) -> None:
+    manifest, data = version_with(range(200))
+    fleet.publisher.upload(manifest, data)
+    fleet.redis.set(fleet.keys.chunk(manifest.version, 0), b"x")
+    fleet.publisher.activate(manifest.version)
+    with fleet.watcher() as watcher:
+        polls = until_state(watcher, "refused", "checksum").polls
+        for _ in range(5):
+            fleet.redis.publish(fleet.keys.notify, 1)
+        eventually(lambda: watcher.snapshot().polls > polls + 1)
+        assert watcher.snapshot().refused == {"checksum": 1}
+
+
+@pytest.mark.parametrize(("model", "sizes"), [("other", SIZES), (MODEL, (64, 65)), (MODEL, (64, 64, 64))])
+def test_a_version_for_another_model_is_refused(fleet: Fleet, model: str, sizes: tuple[int, ...]) -> None:
+    manifest, data = version_with(range(9), model=model, sizes=sizes)
+    fleet.publisher.upload(manifest, data)
+    digest = sha256(msgspec.json.encode(manifest))
+    fleet.redis.hset(
+        fleet.keys.current(MODEL), mapping={"version": manifest.version, "generation": 1, "manifest": digest}
+    )
+    with fleet.watcher() as watcher:
+        assert until_state(watcher, "refused", "incompatible").active is None
+
+
+def test_bytes_that_hash_right_but_are_no_sound_catalog_are_refused(fleet: Fleet) -> None:
+    manifest, data = version_with(range(9))
+    fleet.publisher.upload(manifest, data)
+    ids = np.arange(9).astype("<i8").tobytes()
+    assert ids in data
+    data = data.replace(ids, np.zeros(9, "<i8").tobytes())
+    broken = msgspec.structs.replace(
+        manifest,
+        version=blob.version_of(data),
+        sha256=sha256(data),
+        chunks=tuple(sha256(chunk) for chunk in chunks_of(data, manifest.chunk_bytes)),
+    )
+    fleet.publisher.upload(broken, data)
+    fleet.publisher.activate(broken.version)
+    with fleet.watcher() as watcher:
+        until_state(watcher, "refused", "structure")
+
+
+def test_no_memory_is_a_refusal_that_is_retried(fleet: Fleet) -> None:
+    fleet.free_memory = 0
+    pointer = fleet.publish(range(9))
+    with fleet.watcher() as watcher:
+        until_state(watcher, "refused", "memory")
+        fleet.free_memory = 1 << 40
+        until_active(fleet, pointer, within=5.0)
+
+
+def test_an_unexpected_fault_is_a_refusal_too(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = fleet.publish(range(9))
+    with fleet.watcher() as watcher:
+        until_active(fleet, good, within=3.0)
+        monkeypatch.setattr(fleet.store, "stage", lambda _: 1 // 0)
+        fleet.publish(range(10))
+        assert until_state(watcher, "refused", "internal").active == good.version
+        monkeypatch.undo()
+        until_active(fleet, fleet.publish(range(11)))
+
+
+def test_a_killed_subscription_misses_no_publish(fleet: Fleet) -> None:
+    with fleet.watcher() as watcher:
+        until_active(fleet, fleet.publish(range(5)), within=3.0)
+        for n in range(6, 9):
+            fleet.redis.client_kill_filter(_type="pubsub")
+            until_active(fleet, fleet.publish(range(n)), within=1.0)
+        assert watcher.snapshot().reconnects >= 1
+
+
+def test_flushall_keeps_the_resident_version_and_a_republish_is_seen(fleet: Fleet) -> None:
+    fleet.poll_seconds = 0.05
+    fleet.__post_init__()
+    pointer = fleet.publish(range(5))
+    with fleet.watcher() as watcher:
+        until_active(fleet, pointer, within=3.0)
+        fleet.redis.flushall()
+        until_state(watcher, "no_pointer", "no_pointer")
+        stale = watcher.snapshot().staleness_seconds
+        eventually(lambda: watcher.snapshot().staleness_seconds > stale)
+        check_serves(fleet, 5)
+        again = fleet.publish(range(5))
+        assert again.generation > pointer.generation
+        eventually(lambda: watcher.snapshot().generation == again.generation, timeout=2.0)
+        assert until_state(watcher, "current", None).staleness_seconds < 1.0
+
+
+def test_a_redis_restart_is_survived_with_and_without_its_data() -> None:
+    with EmbeddedRedis() as own:
+        fleet = Fleet(own, poll_seconds=0.2)
+        pointer = fleet.publish(range(5))
+        with fleet.watcher() as watcher:
+            until_active(fleet, pointer, within=3.0)
+            fleet.redis.save()
+            own.kill()
+            until_state(watcher, "unreachable", "unreachable", within=5.0)
+            check_serves(fleet, 5)
+            own.start()
+            until_state(watcher, "current", None, within=5.0)
+            until_active(fleet, fleet.publish(range(6)), within=2.0)
+        fleet.close()
+
+
+def test_a_half_open_subscription_is_rebuilt(fleet: Fleet, server: EmbeddedRedis) -> None:
+    hole = BlackHole(server.port)
+    fleet.settings = fleet.settings.model_copy(
+        update={"url": SecretStr(f"redis://127.0.0.1:{hole.port}/0"), "socket_timeout": 0.5}
+    )
+    try:
+        with fleet.watcher() as watcher:
+            until_active(fleet, fleet.publish(range(5)), within=3.0)
+            hole.swallow()
+            pointer = fleet.publish(range(6))
+            until_active(fleet, pointer, within=8.0)  # the poll would take 30 s
+            assert watcher.snapshot().reconnects >= 1
+            until_active(fleet, fleet.publish(range(7)))
+    finally:
+        hole.close()
+
+
+def test_without_redis_the_start_takes_the_last_good_copy_from_disk(tmp_path: Path) -> None:
+    with EmbeddedRedis() as own:
+        fleet = Fleet(own, poll_seconds=0.2, disk=tmp_path / "catalogs")
+        for n in (5, 6):
+            pointer = fleet.publish(range(n))
+            with fleet.watcher():
+                until_active(fleet, pointer, within=3.0)
+        fleet.close()
+        assert [path.name for path in (tmp_path / "catalogs").iterdir()] == [f"m@{pointer.version}.rsc"]
+        own.kill()
+        offline = Fleet(own, poll_seconds=0.2, disk=tmp_path / "catalogs")
+        with offline.watcher() as watcher:
+            until_active(offline, pointer, within=3.0)
+            assert until_state(watcher, "unreachable", "unreachable").generation == 0
+        offline.close()
+        [copy] = (tmp_path / "catalogs").iterdir()
+        data = bytearray(copy.read_bytes())
+        data[-1] ^= 1
+        copy.write_bytes(data)
+        damaged = Fleet(own, poll_seconds=0.2, disk=tmp_path / "catalogs")
+        with damaged.watcher() as watcher:
+            until_state(watcher, "unreachable", "unreachable")
+            eventually(lambda: watcher.snapshot().staleness_seconds > 0.5)
+            assert damaged.store.active is None
+            own.start()
+            pointer = damaged.publish(range(7))
+            until_active(damaged, pointer, within=5.0)
+        damaged.close()
+
+
+def test_a_full_disk_does_not_undo_an_activation(fleet: Fleet, tmp_path: Path) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("a file where the directory should be")
+    fleet.settings = fleet.settings.model_copy(update={"disk": blocker})
+    pointer = fleet.publish(range(5))
+    with fleet.watcher() as watcher:
+        until_active(fleet, pointer, within=3.0)
+        until_state(watcher, "current", None)
+
+
+def test_stop_is_prompt_whatever_redis_does(fleet: Fleet) -> None:
+    watcher = fleet.watcher()
+    watcher.stop()  # never started
+    watcher = fleet.watcher()
+    watcher.start()
+    until_state(watcher, "no_pointer", "no_pointer")
+    begin = time.monotonic()
+    watcher.stop()
+    assert time.monotonic() - begin < 1.0
