@@ -56,7 +56,7 @@ class ClientTransport:
         self._stop = threading.Event()
         self._ready = threading.Event()
         self._failure: TransportError | None = None
-        self._trouble = "no broker answered"
+        self._trouble = ""
         self._producer = Producer(kafka.producer(), logger=log)
         self._thread = threading.Thread(target=self._run, name="recall-client", daemon=True)
 
@@ -127,8 +127,9 @@ class ClientTransport:
         try:
             found = consumer.list_topics(topic, timeout=_CONNECT_S).topics[topic]
         except KafkaException as error:
+            consumer.poll(0)  # runs error_cb, which knows more than the time-out
             raise TransportError(
-                f"cannot reach Kafka at {self._kafka.bootstrap_servers}: {self._trouble} ({_reason(error)})"
+                f"cannot reach Kafka at {self._kafka.bootstrap_servers}: {self._trouble or _reason(error)}"
             ) from error
         if found.error is not None:
             raise TransportError(f"reply topic {topic}: {found.error.str()}")

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
-from itertools import accumulate, islice
+from itertools import islice
 from typing import Any
 
 import msgpack
@@ -21,8 +21,7 @@ Shape = Mapping[str, int]
 MAX_JSON_NESTING = 16
 """A request needs three; the rest is room for fields of later versions. (In msgpack unknown fields are never built.)"""
 
-_STRING = re.compile(rb'"(?:[^"\\]+|\\.)*+"?', re.DOTALL)  # an open string matches too: linear time on any input
-_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_STRING_OR_BRACKET = re.compile(rb'"(?:[^"\\]+|\\.)*+"?|[\[\]{}]', re.DOTALL)
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -159,8 +158,7 @@ def _is_extension(first: int) -> bool:
 
 def _read_json(value: bytes, fields: dict[str, Any]) -> None:
     """The standard library's reader, because it shows repeated keys."""
-    if _json_nesting(value) > MAX_JSON_NESTING:
-        raise _bad(f"the value is nested deeper than {MAX_JSON_NESTING}")
+    _check_json_nesting(value)
     repeated: list[str] = []
 
     def build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -172,18 +170,22 @@ def _read_json(value: bytes, fields: dict[str, Any]) -> None:
         return entries
 
     try:
-        fields.update(json.loads(value.decode("utf-8"), object_pairs_hook=build, parse_constant=_refuse_constant))
+        parsed = json.loads(value.decode("utf-8"), object_pairs_hook=build, parse_constant=_refuse_constant)
         if _SURROGATE.search(value):
-            msgspec.json.encode(fields)
+            msgspec.json.encode(parsed)  # a lone surrogate is no text: it could not be echoed
     except ValueError as error:
         raise _bad(f"the value is not valid JSON: {error}") from None
+    fields.update(parsed)
     if repeated:
         raise _bad(f"{repeated[0]}: given twice")
 
 
-def _json_nesting(value: bytes) -> int:
-    brackets = _STRING.sub(b"", value).translate(None, _NOT_BRACKETS)
-    return max(accumulate(map(_STEP.__getitem__, brackets)), default=0)
+def _check_json_nesting(value: bytes) -> None:
+    depth = 0
+    for token in _STRING_OR_BRACKET.finditer(value):  # an open string matches too: linear time on any input
+        depth += _STEP.get(value[token.start()], 0)
+        if depth > MAX_JSON_NESTING:
+            raise _bad(f"the value is nested deeper than {MAX_JSON_NESTING}")
 
 
 def _refuse_constant(name: str) -> float:

@@ -30,7 +30,7 @@ def encode_reply(
     """The answer with items. ``queue_ms``: record read to batch start; ``total_ms``: record read to here."""
     fields = _head(to, "ok")
     fields |= {
-        "items": result.items.tolist() if isinstance(result.items, np.ndarray) else list(result.items),
+        "items": _plain(result.items),
         "scores": _floats(result.scores, to.codec),
         "model": result.model,
         "catalog": result.catalog,
@@ -74,6 +74,10 @@ def _timing(queue_ms: float, total_ms: float, prefill_ms: float = 0.0, decode_ms
     return {"queue": queue_ms, "prefill": prefill_ms, "decode": decode_ms, "total": total_ms}
 
 
+def _plain(items: ItemIds) -> list[int] | list[str]:
+    return items.tolist() if isinstance(items, np.ndarray) else list(items)
+
+
 def _floats(scores: NDArray[np.float32], codec: Codec) -> Any:
     return scores.tolist() if codec == "json" else scores.astype("<f4").tobytes()
 
@@ -111,7 +115,7 @@ class ReplyFields(msgspec.Struct, frozen=True, kw_only=True):
     error: ReplyFault | None = None
 
 
-class RecallReply(ReplyFields, frozen=True, kw_only=True):
+class RecallReply(ReplyFields, frozen=True, kw_only=True, eq=False):
     """A reply as clients see it.
 
     ``items``: best first, int64 ``[k]`` or strings. ``scores``: float32 ``[k]``. ``sids``: int32 ``[k, levels]``.
@@ -122,6 +126,14 @@ class RecallReply(ReplyFields, frozen=True, kw_only=True):
     sids: NDArray[np.int32] | None = None
 
 
+class _ReplyArrays(msgspec.Struct, frozen=True):
+    """A reply's arrays before they are one: binary in msgpack, lists in JSON, where a score may be null."""
+
+    items: list[int | str] = []
+    scores: bytes | list[float | None] = b""
+    sids: bytes | list[list[int]] | None = None
+
+
 def decode_reply(value: bytes | None) -> RecallReply:
     """Read a reply in either codec. Raises ``ReplyError``."""
     try:
@@ -129,14 +141,13 @@ def decode_reply(value: bytes | None) -> RecallReply:
         checked = msgspec.convert(content, ReplyFields)
         if checked.v != VERSION:
             raise ReplyError(f"reply of protocol version {checked.v}, this client speaks {VERSION}")
-        items = content.get("items", [])
-        scores = _array(content.get("scores", b""), "<f4")
-        sids = content.get("sids")
+        arrays = msgspec.convert(content, _ReplyArrays)
+        items, shape = arrays.items, (len(arrays.items), len(checked.beam_widths))
         return RecallReply(
             **msgspec.structs.asdict(checked),
-            items=items if items and isinstance(items[0], str) else np.array(items, np.int64),
-            scores=scores,
-            sids=None if sids is None else _array(sids, "<i4").reshape(len(items), -1),
+            items=msgspec.convert(items, list[str]) if items and type(items[0]) is str else np.array(items, np.int64),
+            scores=_array(arrays.scores, "<f4"),
+            sids=None if arrays.sids is None else _array(arrays.sids, "<i4").reshape(shape),
         )
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException, msgspec.MsgspecError) as error:
         raise ReplyError(f"not a reply: {error}") from error
@@ -150,3 +161,14 @@ def _array(content: Any, little_endian: str) -> NDArray[Any]:
     dtype = np.dtype(little_endian)
     array = np.frombuffer(content, dtype) if isinstance(content, bytes) else np.array(content, dtype)
     return array.astype(dtype.newbyteorder("="))
+
+
+def reply_as_json(reply: RecallReply) -> bytes:
+    """The reply as the service writes it in JSON."""
+    arrays = {
+        "items": _plain(reply.items),
+        "scores": reply.scores.tolist(),
+        **({} if reply.sids is None else {"sids": reply.sids.tolist()}),
+    }
+    given = {name: content for name, content in msgspec.structs.asdict(reply).items() if content is not None}
+    return msgspec.json.encode({**given, **arrays})

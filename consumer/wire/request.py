@@ -20,6 +20,7 @@ from engine.request import NO_ITEMS, BeamPolicy, ItemIds, RecallRequest, Score, 
 VERSION = 1
 MAX_REQUEST_ID = 128
 MAX_USER_ID = 256
+MAX_MESSAGE = 256
 MAX_LABELS = 16
 MAX_WIDTHS = 16
 MAX_FIELDS = 256
@@ -78,7 +79,7 @@ class RequestFields(msgspec.Struct, frozen=True, kw_only=True):
     explain: bool = False
 
 
-class WireRequest(RequestFields, frozen=True, kw_only=True):
+class WireRequest(RequestFields, frozen=True, kw_only=True, eq=False):
     """One valid request as it was sent; a field that is ``None`` takes its default from the settings.
 
     ``history``: int64 ``[n]`` or strings, oldest first; ``tokens``: int32 ``[n]``; exactly one of the two is given.
@@ -101,7 +102,7 @@ def decode(value: bytes | None, *, key: bytes | None, limits: WireLimits) -> Wir
         request_id, user_id, labels = fields.get("request_id"), fields.get("user_id"), fields.get("labels")
         raise WireError(
             error.code,
-            error.message,
+            error.message[:MAX_MESSAGE],
             request_id=request_id if isinstance(request_id, str) and len(request_id) <= MAX_REQUEST_ID else None,
             user_id=user_id if isinstance(user_id, str) and len(user_id) <= MAX_USER_ID else user_of(key),
             labels=labels if _are_labels(labels, limits) else None,

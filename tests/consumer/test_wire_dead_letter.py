@@ -1,0 +1,125 @@
+"""Dead letters: the original byte for byte, bounded headers, replaced on replay, cut only where nothing else helps."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumer.wire.dead_letter import MAX_MESSAGE_BYTES, DeadLetter, SourceRecord, dead_letter
+from consumer.wire.headers import Headers, record_size
+
+KAFKA_OVERHEAD = 72
+"""What a broker counts beside value and headers for a record alone in its batch."""
+
+
+def record(value: bytes | None = b"value", key: bytes | None = b"key", headers: Headers = ()) -> SourceRecord:
+    return SourceRecord("requests", 3, 42, 1_700_000_000_000, key, value, headers)
+
+
+def letter(source: SourceRecord, message: str = "why", max_bytes: int = 1_000_000) -> DeadLetter:
+    return dead_letter(
+        source, error_class="WireError", message=message, stage="decode", group="recallstream", max_bytes=max_bytes
+    )
+
+
+def test_a_dead_letter_says_what_happened_where() -> None:
+    got = letter(record(headers=[("correlation-id", b"\x00\xff"), ("trace", None), ("trace", b"2")]))
+    assert (got.key, got.value) == (b"key", b"value")
+    assert got.headers == [
+        ("dlq.error.class", b"WireError"),
+        ("dlq.error.message", b"why"),
+        ("dlq.error.stage", b"decode"),
+        ("dlq.original.topic", b"requests"),
+        ("dlq.original.partition", b"3"),
+        ("dlq.original.offset", b"42"),
+        ("dlq.original.timestamp", b"1700000000000"),
+        ("dlq.consumer.group", b"recallstream"),
+        ("dlq.attempt", b"1"),
+        ("correlation-id", b"\x00\xff"),
+        ("trace", None),
+        ("trace", b"2"),
+    ]
+
+
+def test_a_record_without_key_or_value_stays_without() -> None:
+    got = letter(record(value=None, key=None))
+    assert (got.key, got.value) == (None, None)
+
+
+@given(st.text(max_size=700) | st.text("aü€𝄞\ud800", min_size=400, max_size=700))
+def test_the_message_is_at_most_512_bytes_of_text(message: str) -> None:
+    got = dict(letter(record(), message).headers)["dlq.error.message"]
+    assert got is not None
+    assert len(got) <= MAX_MESSAGE_BYTES
+    whole = message.encode("utf-8", "replace").decode()
+    assert whole.startswith(got.decode("utf-8"))
+    assert len(got) > MAX_MESSAGE_BYTES - 4 or got.decode() == whole
+
+
+def test_headers_are_replaced_on_replay_and_attempts_counted() -> None:
+    first = letter(record(headers=[("correlation-id", b"c")]), "first")
+    again = letter(SourceRecord("requests", 0, 99, 5, first.key, first.value, first.headers), "second")
+    assert [name for name, _ in again.headers] == [name for name, _ in first.headers]
+    headers = dict(again.headers)
+    assert (headers["dlq.error.message"], headers["dlq.original.offset"]) == (b"second", b"99")
+    assert (headers["dlq.attempt"], headers["correlation-id"]) == (b"2", b"c")
+
+
+def test_a_thousand_replays_do_not_grow_the_record() -> None:
+    got = letter(record(headers=[("correlation-id", b"c")]))
+    sizes = set()
+    for _ in range(1_000):
+        got = letter(SourceRecord("requests", 3, 42, 1_700_000_000_000, got.key, got.value, got.headers))
+        sizes.add(record_size(got.key, got.value, got.headers))
+    assert max(sizes) - min(sizes) <= 3, "only the digits of the attempt"
+
+
+@pytest.mark.parametrize("attempt", [b"", b"x", b"-1", b"9" * 50, "²".encode(), None])
+def test_a_senseless_attempt_starts_over(attempt: bytes | None) -> None:
+    assert dict(letter(record(headers=[("dlq.attempt", attempt)])).headers)["dlq.attempt"] == b"1"
+
+
+def test_original_headers_that_do_not_fit_are_left_out_and_the_value_stays_whole() -> None:
+    headers = [("a", b"1"), ("huge", b"x" * 5_000), ("b", b"2")]
+    got = letter(record(b"v" * 1_000, headers=headers), max_bytes=3_000)
+    assert got.value == b"v" * 1_000
+    assert [name for name, _ in got.headers if not name.startswith("dlq.")] == ["a", "b"]
+    assert "dlq.truncated" not in dict(got.headers)
+
+
+def test_a_value_is_cut_exactly_when_it_does_not_fit() -> None:
+    limit = 10_000
+    overhead = record_size(b"key", b"", letter(record()).headers)
+    whole = letter(record(b"v" * (limit - overhead)), max_bytes=limit)
+    assert whole.value == b"v" * (limit - overhead)
+    assert "dlq.truncated" not in dict(whole.headers)
+    cut = letter(record(b"v" * (limit - overhead + 1)), max_bytes=limit)
+    assert cut.value is not None
+    assert 0 < len(cut.value) < limit - overhead
+    assert dict(cut.headers)["dlq.truncated"] == b"true"
+
+
+@given(
+    value=st.integers(0, 5_000),
+    key=st.integers(0, 5_000),
+    headers=st.lists(st.tuples(st.text(max_size=20), st.integers(0, 3_000)), max_size=6),
+    limit=st.integers(2_000, 6_000),
+    message=st.text(max_size=700),
+)
+def test_a_dead_letter_always_fits_its_topic(
+    value: int, key: int, headers: list[tuple[str, int]], limit: int, message: str
+) -> None:
+    source = record(b"v" * value, b"k" * key, [(name, b"h" * size) for name, size in headers])
+    got = letter(source, message, limit)
+    sent = [*got.headers]
+    size = KAFKA_OVERHEAD + len(got.key or b"") + len(got.value or b"")
+    size += sum(len(name.encode()) + len(content or b"") + 6 for name, content in sent)
+    assert size <= limit
+    assert source.value is not None
+    assert source.value.startswith(got.value or b"")
+    assert (got.value == source.value and got.key == source.key) != ("dlq.truncated" in dict(sent))
+
+
+def test_a_key_that_leaves_no_room_is_dropped() -> None:
+    got = letter(record(b"value", b"k" * 5_000), max_bytes=2_000)
+    assert (got.key, got.value) == (None, b"value")
+    assert dict(got.headers)["dlq.truncated"] == b"true"

@@ -1,0 +1,144 @@
+"""Whatever the bytes: a request or a WireError, in bounded memory, and an error reply that can be written."""
+
+import random
+import tracemalloc
+from typing import Any
+
+import msgpack
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from consumer.wire.errors import Addressee, WireError
+from consumer.wire.reply import decode_reply, encode_error
+from consumer.wire.request import RequestFields, WireRequest, decode, to_recall_request
+from consumer.wire.settings import RecallDefaults
+from engine.errors import RequestError
+from tests.consumer.wire_examples import CODECS, LIMITS, packed, request
+
+DEFAULTS = RecallDefaults()
+RECORDS = 10_000
+MOST_BYTES = 1_000_000
+"""No mutated record here is longer than a few kilobytes, so this is far above what an honest decoder needs."""
+
+INTERESTING = bytes([0x00, 0x7B, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xC0, 0xC1, 0xC4, 0xC6, 0xC7, 0xC9, 0xCB, 0xCF, 0xD3])
+INTERESTING += bytes([0xD4, 0xD6, 0xD9, 0xDB, 0xDC, 0xDD, 0xDE, 0xDF, 0xFF]) + b'"\\[]{}:,-.eE019tfn'
+
+SEEDS = [
+    packed(fields, codec)
+    for codec in CODECS
+    for fields in (
+        request(),
+        request(history=list(range(0, 100_000, 997)), exclude=[5, 6], exclude_history=True),
+        request(history=["a", "b", "ü"], exclude=["c"], labels={"arm": "b", "channel": "push"}),
+        request(history=None, tokens=[1, 2, 151_669], user_id="u", top_k=50, v=1),
+        request(beam={"widths": [8, 16, 32], "margin": 2.5, "min_width": 4}, score="legal", max_items_per_sid=3),
+        request(filter={"any": ["x"], "all": ["y", "z"], "none": []}, context={"hour": 3, "region": "eu"}),
+        request(catalog="v1", template="home", return_sids=True, return_fields=["title"], deadline_ms=2**41),
+        request(later={"a": [[1, {"b": None}]]}, priority=5, explain=False, type="recall"),
+    )
+] + [packed(request(history=np.arange(50, dtype="<i8").tobytes()))]
+
+
+def mutated(rng: random.Random) -> bytes:
+    value = bytearray(rng.choice(SEEDS))
+    for _ in range(rng.choice((1, 1, 2, 3, 8))):
+        at = rng.randrange(len(value) + 1)
+        match rng.randrange(7):
+            case 0:
+                value[at : at + 1] = rng.randbytes(1)
+            case 1:
+                value[at : at + 1] = bytes([rng.choice(INTERESTING)])
+            case 2:
+                value[at:at] = rng.randbytes(rng.randrange(1, 9))
+            case 3:
+                del value[at : at + rng.randrange(1, 9)]
+            case 4:
+                value[at:at] = value[at : at + rng.randrange(1, 40)]
+            case 5:
+                other = rng.choice(SEEDS)
+                value[at:] = other[rng.randrange(len(other)) :]
+            case _:
+                value[at : at + 5] = bytes([rng.choice(b"\xc6\xdb\xdd\xdf\xc9")]) + rng.randbytes(4)
+    return bytes(value)
+
+
+def outcome(value: bytes) -> str:
+    """Decode, resolve and answer; anything but the protocol's own errors fails the test."""
+    addressee, failure = received(value)
+    if failure is None:
+        return "ok"
+    reply = decode_reply(encode_error(addressee, failure.code, failure.message))
+    assert (reply.request_id, reply.user_id, reply.labels) == (
+        addressee.request_id,
+        addressee.user_id,
+        addressee.labels,
+    )
+    return failure.code
+
+
+def received(value: bytes) -> tuple[Addressee, RequestError | None]:
+    try:
+        wire = decode(value, key=b"key", limits=LIMITS)
+    except WireError as error:
+        return error, error
+    assert isinstance(wire, WireRequest)
+    try:
+        to_recall_request(wire, DEFAULTS, 3)
+    except RequestError as error:
+        return wire, error
+    return wire, None
+
+
+def test_ten_thousand_mutated_records_give_a_request_or_a_wire_error_in_bounded_memory() -> None:
+    rng = random.Random(20_240_607)
+    outcomes: dict[str, int] = {}
+    tracemalloc.start()
+    try:
+        for _ in range(RECORDS):
+            value = mutated(rng)
+            tracemalloc.reset_peak()
+            before, _ = tracemalloc.get_traced_memory()
+            code = outcome(value)
+            _, peak = tracemalloc.get_traced_memory()
+            assert peak - before < MOST_BYTES, value
+            outcomes[code] = outcomes.get(code, 0) + 1
+    finally:
+        tracemalloc.stop()
+    assert sum(outcomes.values()) == RECORDS
+    assert outcomes.keys() >= {"ok", "bad_request", "unsupported_version"}, outcomes
+    assert outcomes["ok"] > RECORDS // 50, "the mutations still reach behind the reader"
+
+
+@given(st.binary(max_size=200) | st.binary(max_size=200).map(lambda tail: b"{" + tail))
+@settings(max_examples=200)
+def test_any_bytes_give_a_request_or_a_wire_error(value: bytes) -> None:
+    outcome(value)
+
+
+NAMES = st.sampled_from([*RequestFields.__struct_fields__, "v", "history", "append", "tokens", "exclude", "later"])
+scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=5)
+anything = st.recursive(
+    scalars | st.binary(max_size=16),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["width", "widths", "margin", "any", "all", "none", "x"]), inner, max_size=4)
+    ),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(NAMES, anything, max_size=8))
+@settings(max_examples=300)
+def test_any_map_of_the_protocols_names_gives_a_request_or_a_wire_error(fields: dict[str, Any]) -> None:
+    outcome(msgpack.packb({**request(), **fields}))
+
+
+@given(st.dictionaries(NAMES, anything.filter(lambda content: "bytes" not in repr(type(content))), max_size=8))
+@settings(max_examples=200)
+def test_the_same_in_json(fields: dict[str, Any]) -> None:
+    try:
+        value = packed({**request(), **fields}, "json")
+    except TypeError:  # bytes somewhere inside
+        return
+    outcome(value)
