@@ -8,19 +8,15 @@ import sys
 import time
 from contextlib import ExitStack
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from catalog_sync.watcher import Watcher
 from consumer.service.http import HttpServer, build_app
 from consumer.service.settings import ServiceSettings, redacted
 from consumer.service.status import ServiceStatus
-from consumer.serving.service import ServingLoop
-from engine.catalog.store import CatalogStore
-from engine.errors import RequestError
-from engine.model.spec import ModelSpec
-from engine.recall_engine import RecallEngine
-from engine.request import BeamPolicy, RecallRequest
+
+if TYPE_CHECKING:
+    from engine.catalog.store import CatalogStore
+    from engine.recall_engine import RecallEngine
 
 WARM_UP_TOKENS = 256
 WARM_UP_BATCHES = (1, 2)
@@ -31,6 +27,8 @@ log = logging.getLogger(__name__)
 
 def check(settings: ServiceSettings) -> None:
     """Read the model directory's description. Raises ModelError."""
+    from engine.model.spec import ModelSpec
+
     spec = ModelSpec.load(settings.engine.model)
     log.info("settings and model directory are in order: model %s, %d SID levels", spec.id, len(spec.levels))
 
@@ -41,23 +39,27 @@ def serve(settings: ServiceSettings) -> None:
     Raises RecallstreamError or OSError if the start fails.
     """
     log.info("recallstream %s, settings %s", version("recallstream"), json.dumps(redacted(settings)))
-    # Until the serving loop takes the signals over there is nothing to drain: unwind and go.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     status = ServiceStatus(settings)
     with ExitStack() as running:
+        # Until the serving loop takes the signals over there is nothing to drain: unwind and go.
+        running.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)))
         server = HttpServer(settings.http, build_app(status))
         running.callback(server.stop)
         server.start()
         log.info("status page at %s", server.url)
 
+        # The endpoints answer while these take their seconds.
+        from catalog_sync.watcher import Watcher
+        from consumer.serving.service import ServingLoop
+        from engine.recall_engine import RecallEngine
+
         engine = RecallEngine(settings.engine)
         status.engine, status.model = engine, engine.spec.id
         log.info("model %s is loaded on %s as %s", engine.spec.id, engine.device, engine.dtype)
 
-        status.starting = "no catalog is active"
+        status.starting = "waiting for the first catalog"
         status.watcher = running.enter_context(Watcher(settings.catalog, engine.catalogs))
         _wait_for_catalog(engine.catalogs)
-
         status.starting = "the engine is warming up"
         _warm_up(engine, settings)
         gc.collect()
@@ -79,14 +81,19 @@ def serve(settings: ServiceSettings) -> None:
         sys.exit(code)
 
 
-def _wait_for_catalog(catalogs: CatalogStore) -> None:
+def _wait_for_catalog(catalogs: "CatalogStore") -> None:
     """Nothing is read from Kafka before there is a catalog to answer from."""
     while catalogs.active is None:
         time.sleep(CATALOG_POLL_S)
 
 
-def _warm_up(engine: RecallEngine, settings: ServiceSettings) -> None:
+def _warm_up(engine: "RecallEngine", settings: ServiceSettings) -> None:
     """Run the default beam a few times, so that the first request finds kernels compiled and memory allocated."""
+    import numpy as np
+
+    from engine.errors import RequestError
+    from engine.request import BeamPolicy, RecallRequest
+
     begin = time.monotonic()
     size = min(WARM_UP_TOKENS, engine.spec.max_context_tokens)
     width = max(settings.recall.width, settings.recall.top_k)

@@ -122,9 +122,7 @@ class Metrics:
         self.build = self._gauge("build_info", "Always 1; the labels say what runs.", "version", "model", "device")
 
         # Catalogs.
-        self.catalog = self._gauge(
-            "catalog_info", "1 for the active and the previous version.", "role", "version"
-        )
+        self.catalog = self._gauge("catalog_info", "1 for the active and the previous version.", "role", "version")
         self.catalog_generation = self._gauge("catalog_generation", "Generation of the pointer that was last acted on.")
         self.catalog_staleness = self._gauge(
             "catalog_staleness_seconds", "Time since the active version was last known to be the pointer's."

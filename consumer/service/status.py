@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any, Protocol, get_args
 
-import torch
 from prometheus_client import CollectorRegistry, Counter
 
 from catalog_sync.state import WatcherSnapshot
@@ -19,7 +18,7 @@ from consumer.wire.reply import Status
 
 class EngineView(Protocol):
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> object: ...
     def stats(self) -> dict[str, float]: ...
 
 
@@ -34,7 +33,7 @@ class ServingView(Protocol):
 class ServiceStatus:
     """Grows with the process: ``engine``, ``watcher`` and ``serving`` are set when they exist.
 
-    ``starting`` is what the start waits for, none once it is done. Read from the HTTP thread.
+    ``starting`` says what the start is at, none once it is done. Read from the HTTP thread.
     """
 
     def __init__(self, settings: ServiceSettings, clock: Callable[[], float] = time.monotonic) -> None:
@@ -68,11 +67,11 @@ class ServiceStatus:
         return tuple(faults)
 
     def unready(self) -> tuple[str, ...]:
-        if self.starting is not None:
-            return (self.starting,)
-        reasons = list(self.serving.snapshot().not_ready) if self.serving else []
-        if self.watcher and self.watcher.snapshot().active is None:
-            reasons.append("no catalog is active")
+        reasons = [self.starting] if self.starting else []
+        if self.serving:
+            reasons += self.serving.snapshot().not_ready
+        if self.watcher and (watcher := self.watcher.snapshot()).active is None:
+            reasons.append(f"no catalog is active: {watcher.error}" if watcher.error else "no catalog is active")
         return tuple(reasons)
 
     def refresh(self) -> None:

@@ -1,0 +1,170 @@
+"""``recallstream serve`` as a process: start, readiness, answers, catalogs, drain, exit codes."""
+
+import asyncio
+import dataclasses
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from catalog_sync import blob
+from catalog_sync.connection import connect
+from catalog_sync.embedded import EmbeddedRedis
+from catalog_sync.layout import Manifest
+from catalog_sync.publisher import Publisher
+from catalog_sync.settings import CatalogSettings
+from consumer.client import RecallClient, RecallReply
+from consumer.stream.mock_cluster import MockCluster
+from consumer.stream.settings import KafkaSettings
+from engine.catalog.build import build_catalog
+from tests.consumer.waiting import eventually
+from tests.engine.tiny_models import TinyModel, write_model
+
+MODEL = TinyModel(sizes=(6, 5, 4))
+ITEMS = np.arange(100, 160)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(MODEL, tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def kafka() -> Iterator[KafkaSettings]:
+    with MockCluster({"recall.requests": 2, "recall.replies": 1, "recall.dead-letters": 1}) as cluster:
+        yield KafkaSettings(bootstrap_servers=cluster.bootstrap_servers)
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[CatalogSettings]:
+    with EmbeddedRedis() as server:
+        yield CatalogSettings.model_validate({"url": server.url})
+
+
+def publish(settings: CatalogSettings, items: np.ndarray[Any, np.dtype[np.int64]], namespace: str) -> str:
+    random = np.random.default_rng(5)
+    sids = np.stack([random.integers(0, size, len(items)) for size in MODEL.sizes], axis=1).astype(np.int32)
+    catalog = build_catalog(version="", model=MODEL.name, sizes=MODEL.sizes, ids=items, sids=sids)
+    data = blob.encode(catalog)
+    manifest = Manifest.of(dataclasses.replace(catalog, version=blob.version_of(data)), data)
+    Publisher(connect(settings), namespace).publish(manifest, data)
+    return manifest.version
+
+
+class Service:
+    """A ``recallstream serve`` of the test's own."""
+
+    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+        self.process = process
+        self.log = log
+        self.http = httpx.Client(base_url=eventually(self._address, 30), timeout=5)
+
+    def reasons(self) -> list[str]:
+        reasons: list[str] = self.http.get("/readyz").json()["reasons"]
+        return reasons
+
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = self.http.get("/status").json()
+        return status
+
+    def _address(self) -> str | None:
+        assert self.process.poll() is None, self.log.read_text()
+        found = re.search(r"status page at (http://\S+)", self.log.read_text())
+        return found[1] if found else None
+
+
+@contextmanager
+def service(tmp_path: Path, *flags: str) -> Iterator[Service]:
+    log = tmp_path / "serve.log"
+    with log.open("w") as sink:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "consumer.cli.main", "serve", "--http.port=0", "--engine.threads=1", *flags],
+            stderr=sink,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        running = Service(process, log)
+        try:
+            yield running
+        finally:
+            running.http.close()
+            process.kill()
+            process.wait()
+
+
+def flags(model: Path, kafka: KafkaSettings, redis: CatalogSettings, namespace: str) -> list[str]:
+    return [
+        f"--engine.model={model}",
+        "--engine.context_pages=64",
+        "--recall.width=8",
+        "--recall.top_k=5",
+        f"--kafka.bootstrap_servers={kafka.bootstrap_servers}",
+        f"--catalog.url={redis.url.get_secret_value()}",
+        f"--catalog.namespace={namespace}",
+    ]
+
+
+def ask(kafka: KafkaSettings, count: int) -> list[RecallReply]:
+    async def all_of_them() -> list[RecallReply]:
+        async with RecallClient(kafka) as client:
+            return await asyncio.gather(
+                *(client.recall(user_id=f"u{n}", history=[100 + n], timeout=20) for n in range(count))
+            )
+
+    return asyncio.run(all_of_them())
+
+
+def test_from_start_to_drain(model: Path, kafka: KafkaSettings, redis: CatalogSettings, tmp_path: Path) -> None:
+    with service(tmp_path, *flags(model, kafka, redis, "whole")) as running:
+        eventually(lambda: "no catalog is active: the model has no pointer in Redis" in running.reasons())
+        assert running.http.get("/healthz").status_code == 200
+        first = publish(redis, ITEMS, "whole")
+        eventually(lambda: running.reasons() == [])
+
+        replies = ask(kafka, 12)
+        assert {reply.status for reply in replies} == {"ok"}
+        assert {reply.catalog for reply in replies} == {first}
+        assert all(len(reply.items) == 5 for reply in replies)
+
+        second = publish(redis, ITEMS[:40], "whole")
+        eventually(lambda: running.status()["catalog"]["active"] == second)
+        assert running.status()["catalog"]["previous"] == first
+
+        status = eventually(lambda: (s := running.status())["stream"]["in_flight"] == 0 and s)
+        assert status["replies"]["ok"] == 12
+        assert status["latency_ms"]["p50"] > 0
+        assert 0 < status["batch"]["fill"] <= 1
+        assert status["service"]["model"] == MODEL.name
+        assert {p["partition"] for p in status["stream"]["partitions"]} == {0, 1}
+        metrics = running.http.get("/metrics").text
+        assert 'recallstream_replies_total{status="ok"} 12.0' in metrics
+        assert f'recallstream_catalog_info{{role="active",version="{second}"}} 1.0' in metrics
+        assert "recallstream_ready 1.0" in metrics
+
+        before = len(metrics.splitlines())
+        ask(kafka, 3)
+        assert len(running.http.get("/metrics").text.splitlines()) == before
+
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(20) == 0
+        assert "Traceback" not in running.log.read_text()
+
+
+def test_the_endpoints_answer_and_sigterm_works_while_the_model_loads(
+    model: Path, kafka: KafkaSettings, redis: CatalogSettings, tmp_path: Path
+) -> None:
+    with service(tmp_path, *flags(model, kafka, redis, "empty")) as running:
+        assert running.reasons()[0] in ("the model is loading", "waiting for the first catalog")
+        assert running.status()["service"]["ready"] is False
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(20) == 0
+        assert "Traceback" not in running.log.read_text()
