@@ -14,7 +14,11 @@ _FIXED_CONSUMER: Final[Mapping[str, Option]] = {
     "partition.assignment.strategy": "cooperative-sticky",
     "allow.auto.create.topics": False,
 }
-_FIXED_PRODUCER: Final[Mapping[str, Option]] = {"enable.idempotence": True, "acks": "all"}
+_FIXED_PRODUCER: Final[Mapping[str, Option]] = {
+    "enable.idempotence": True,
+    "acks": "all",
+    "allow.auto.create.topics": False,
+}
 _COMMON: Final[Mapping[str, Option]] = {
     "socket.nagle.disable": True,
     "socket.keepalive.enable": True,

@@ -58,7 +58,7 @@ def test_a_bad_request_that_can_be_addressed_is_answered_as_well(made: Harness) 
 def test_one_bad_among_63_good_harms_nobody(made: Harness) -> None:
     member = made.member()
     for number in range(64):
-        made.send(f"r{number}", history=[number * 10], **({"beam": {"width": 0}} if number == 31 else {}))
+        made.send(f"r{number}", history=[number * 10], beam={"width": 0 if number == 31 else 8})
     made.flush()
     replies = by_id(made.replies.wait(64))
     assert code_of(replies["r31"]) == "bad_request"
