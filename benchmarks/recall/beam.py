@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from transformers import DynamicCache, Qwen3ForCausalLM
 
 from benchmarks.recall.dataset import Dataset
+from consumer.demo.ranking import hit_rate_and_ndcg
 
 
 class ItemTrie:
@@ -67,21 +68,20 @@ def recall(
     return trie.item[node].cpu().numpy()
 
 
-def hit_rate_and_ndcg(ranked: NDArray[np.int64], targets: NDArray[np.int64], k: int = 10) -> tuple[float, float]:
-    """HR@k and NDCG@k of one relevant item a row; ``ranked`` ``[n, >= k]``, ``targets`` ``[n]``."""
-    hit = ranked[:, :k] == targets[:, None]
-    gain = hit / np.log2(np.arange(2, k + 2))
-    return float(hit.any(axis=1).mean()), float(gain.sum(axis=1).mean())
-
-
 def evaluate(
-    model: Qwen3ForCausalLM, dataset: Dataset, trie: ItemTrie, users: NDArray[np.int64], drop_last: int, width: int, batch: int
+    model: Qwen3ForCausalLM,
+    dataset: Dataset,
+    trie: ItemTrie,
+    users: NDArray[np.int64],
+    drop_last: int,
+    width: int,
+    batch: int,
 ) -> tuple[float, float]:
-    """HR@10 and NDCG@10 over ``users``; ``drop_last`` 1 predicts the last event (test), 2 the one before (validation)."""
+    """HR@10 and NDCG@10 over ``users``; ``drop_last`` 1 predicts the last event (test), 2 the one before."""
     ordered = sorted(users.tolist(), key=lambda user: len(dataset.history(user, drop_last)))
     ranked = []
     for begin in range(0, len(ordered), batch):
         histories = [dataset.history(user, drop_last) for user in ordered[begin : begin + batch]]
         ranked.append(recall(model, dataset, trie, histories, width))
-    targets = np.array([dataset.target(user, drop_last) for user in ordered])
-    return hit_rate_and_ndcg(np.concatenate(ranked), targets)
+    targets = [dataset.target(user, drop_last) for user in ordered]
+    return hit_rate_and_ndcg(list(np.concatenate(ranked)), targets)

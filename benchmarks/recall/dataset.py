@@ -65,7 +65,9 @@ class Dataset:
     def prompt(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.concatenate(([self.bos], self.tokens[items].ravel()))
 
-    def training_batches(self, rng: np.random.Generator, budget: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    def training_batches(
+        self, rng: np.random.Generator, budget: int
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """One epoch as (inputs, labels), int64 ``[rows, length]`` of about ``budget`` tokens.
 
         Every training event is a target once: a user's events are cut at random offsets into pieces of at most

@@ -1,6 +1,6 @@
-"""Write what training needs: ``items.parquet`` (item id, SID), ``sid.json`` and ``events.npz`` (stays out of the repository).
+"""Write what training needs: ``items.parquet`` (item id, SID), ``sid.json`` and ``events.npz`` (never committed).
 
-    python -m benchmarks.recall.prepare --out .data/recall
+python -m benchmarks.recall.prepare --out .data/recall
 """
 
 import argparse
@@ -23,8 +23,12 @@ HISTORY_DROP = 50
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--movielens", type=Path, help="directory of ml-1m.{item,inter}; default: the installed package")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[256, 256, 256], help="codes of each residual k-means level")
+    parser.add_argument(
+        "--movielens", type=Path, help="directory of ml-1m.{item,inter}; default: the installed package"
+    )
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=[256, 256, 256], help="codes of each residual k-means level"
+    )
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
 

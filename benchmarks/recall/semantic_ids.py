@@ -1,8 +1,8 @@
 """Semantic IDs by residual k-means over what is known of an item before its test events.
 
-An item's vector joins a low-rank factor of the co-occurrence matrix (positive pointwise mutual information of items that
-users rated close together, training events only) with its genres and year. A last, small level tells apart the items that
-share all codes; its code 0 is the most popular of them.
+An item's vector joins a low-rank factor of the co-occurrence matrix (positive pointwise mutual information of items
+that users rated close together, training events only) with its genres and year. A last, small level tells apart the
+items that share all codes; its code 0 is the most popular of them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ Vectors = NDArray[np.float64]
 def cooccurrence_factor(
     histories: Iterable[NDArray[np.int64]], items: int, window: int = 10, rank: int = 64, seed: int = 0
 ) -> Vectors:
-    """Rank-``rank`` factor, ``[items, rank]``, of the PPMI matrix of items within ``window`` events; nearer counts more."""
+    """Factor ``[items, rank]`` of the PPMI matrix of items within ``window`` events; nearer ones count more."""
     counts = sparse.csr_matrix((items, items), dtype=np.float64)
     rows = [history - 1 for history in histories]
     for lag in range(1, window + 1):
@@ -61,7 +61,7 @@ def residual_kmeans(vectors: Vectors, sizes: Sequence[int], seed: int = 0) -> ND
 
 
 def tell_apart(codes: NDArray[np.int32], popularity: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Append a level that numbers the items of each SID, most popular first: ``[items, levels + 1]``, all rows distinct."""
+    """Append a level that numbers the items of each SID, most popular first: ``[items, levels + 1]``, rows distinct."""
     order = np.lexsort((-popularity, *codes.T[::-1]))
     ordered = codes[order]
     first = np.concatenate(([True], (ordered[1:] != ordered[:-1]).any(axis=1)))

