@@ -1,6 +1,7 @@
 """``recallstream``: one command, one module of this package a sub-command."""
 
 import importlib
+import inspect
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -76,7 +77,7 @@ def _load(name: str) -> type[BaseModel]:
             cli_hide_none_type=True,
         )
     )
-    return create_model(command.__name__, __base__=command, __doc__=command.__doc__, __cls_kwargs__=conventions)
+    return create_model(command.__name__, __base__=command, __doc__=inspect.getdoc(command), __cls_kwargs__=conventions)
 
 
 def _kebab_case(word: str) -> str:
