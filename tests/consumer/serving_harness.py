@@ -109,6 +109,7 @@ class Harness:
             "bootstrap_servers": self.cluster.bootstrap_servers,
             "group_id": self.group,
             "session_timeout_ms": 6_000,
+            "max_poll_interval_ms": 60_000,
             "heartbeat_interval_ms": 200,
             "client_options": QUIET_LIMITS,
             "consumer_options": dict(CLIENT_SETTINGS),
@@ -122,11 +123,12 @@ class Harness:
         kafka: KafkaSettings | None = None,
         defaults: RecallDefaults | None = None,
         end_process: Callable[[int], None] | None = None,
+        events: Events | None = None,
         wait: bool = True,
         **batch: Any,
     ) -> Member:
         """Start a loop and wait until it owns partitions."""
-        engine, events = engine or FakeEngine(), Events()
+        engine, events = engine or FakeEngine(), events or Events()
         loop = ServingLoop(
             engine,
             kafka=kafka or self.kafka(),
