@@ -42,7 +42,7 @@ class Send(LayeredSettings):
     all_tags: str | None = Field(None, description="only items that have all of these tags")
     no_tag: str | None = Field(None, description="only items that have none of these tags")
     template: str | None = Field(None, description="prompt of the model to use")
-    context: dict[str, int | str] = Field({}, description="values of the prompt's slots: --context hour=3")
+    context: dict[str, str] = Field({}, description="values of the prompt's slots: --context hour=3")
     catalog: str | None = Field(None, description="catalog version to recall from")
     fields: str | None = Field(None, description="item fields to show: --fields title,genres")
     sids: bool = Field(False, description="show semantic ids too")
@@ -94,7 +94,7 @@ class Send(LayeredSettings):
             "user_id": self.user,
             "beam": _given(beam),
             "filter": _given(tags),
-            "context": self.context or None,
+            "context": {slot: _number_or_text(word) for slot, word in self.context.items()} or None,
             "return_fields": _words(self.fields),
             "return_sids": self.sids or None,
             "exclude_history": self.exclude_history or None,
@@ -121,6 +121,13 @@ def _ids(text: str) -> list[int] | list[str]:
         return [int(word) for word in words]
     except ValueError:
         return words
+
+
+def _number_or_text(word: str) -> int | str:
+    try:
+        return int(word)
+    except ValueError:
+        return word
 
 
 def _words(text: str | None) -> list[str] | None:

@@ -60,21 +60,27 @@ def encode_request(request_id: str, options: RequestOptions, codec: Codec = "msg
     Raises ``TypeError`` or ``OverflowError`` for what cannot be written; the service checks the rest.
     """
     fields: dict[str, Any] = {"v": VERSION, "request_id": request_id, **options}
-    for name, little_endian in (("history", "<i8"), ("tokens", "<i4")):
+    for name in ("history", "exclude"):
         if name in fields:
-            ids = _ids(name, fields[name])
-            is_binary = codec == "msgpack" and not (ids and isinstance(ids[0], str))
-            fields[name] = np.array(ids, little_endian).tobytes() if is_binary else ids
-    if "exclude" in fields:
-        fields["exclude"] = _ids("exclude", fields["exclude"])
+            fields[name] = _item_ids(name, fields[name])
+    if "tokens" in fields:
+        fields["tokens"] = _ints("tokens", fields["tokens"], "must be ints")
+    if codec == "msgpack":
+        for name, little_endian in (("history", "<i8"), ("tokens", "<i4")):
+            if name in fields and not (fields[name] and isinstance(fields[name][0], str)):
+                fields[name] = np.array(fields[name], little_endian).tobytes()
     return write_map(fields, codec)
 
 
-def _ids(name: str, ids: Ids) -> list[Any]:
+def _item_ids(name: str, ids: Ids) -> list[Any]:
+    if not isinstance(ids, np.ndarray) and set(map(type, ids)) == {str}:
+        return list(ids)
+    return _ints(name, ids, "item ids must be all ints or all strings")
+
+
+def _ints(name: str, ids: Ids, rule: str) -> list[int]:
     plain: list[Any] = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
-    if set(map(type, plain)) == {str}:
-        return plain
     try:
-        return [index(item) for item in plain]
+        return list(map(index, plain))
     except TypeError:
-        raise TypeError(f"{name}: ids must be all ints or all strings") from None
+        raise TypeError(f"{name}: {rule}") from None

@@ -1,4 +1,4 @@
-"""The request-reply client against a mock broker: concurrency, a shared reply topic, errors as data or as exceptions."""
+"""The request-reply client on a mock broker: concurrency, a shared reply topic, errors as data or as exceptions."""
 
 import asyncio
 import time
@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from confluent_kafka import KafkaError
 
 from consumer.client import RecallClient, RecallError, RecallTimeoutError, ReplyError, TransportError
-from consumer.stream.mock_cluster import CLIENT_SETTINGS, MockCluster
+from consumer.stream.mock_cluster import CLIENT_SETTINGS, Api, MockCluster
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.reply import encode_error, encode_reply
 from consumer.wire.request import decode
@@ -24,25 +25,27 @@ TESTS = 20
 
 
 @pytest.fixture(scope="module")
-def settings() -> Iterator[Iterator[KafkaSettings]]:
-    requests = {f"requests-{n}": 1 for n in range(TESTS)}
-    replies = {f"replies-{n}": 3 for n in range(TESTS)}
-    with MockCluster(requests | replies) as cluster:
-        yield (
-            KafkaSettings(
-                bootstrap_servers=cluster.bootstrap_servers,
-                request_topic=request_topic,
-                reply_topic=reply_topic,
-                consumer_options=dict(CLIENT_SETTINGS),
-            )
-            for request_topic, reply_topic in zip(requests, replies, strict=True)
-        )
+def cluster() -> Iterator[MockCluster]:
+    topics = [(f"requests-{n}", 1) for n in range(TESTS)] + [(f"replies-{n}", 3) for n in range(TESTS)]
+    with MockCluster(dict(topics)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def numbers() -> Iterator[int]:
+    return iter(range(TESTS))
 
 
 @pytest.fixture
-def kafka(settings: Iterator[KafkaSettings]) -> KafkaSettings:
+def kafka(cluster: MockCluster, numbers: Iterator[int]) -> KafkaSettings:
     """A request topic of one partition and a reply topic of three."""
-    return next(settings)
+    number = next(numbers)
+    return KafkaSettings(
+        bootstrap_servers=cluster.bootstrap_servers,
+        request_topic=f"requests-{number}",
+        reply_topic=f"replies-{number}",
+        consumer_options=dict(CLIENT_SETTINGS),
+    )
 
 
 def reversed_history(value: bytes, key: bytes | None) -> list[bytes]:
@@ -146,7 +149,7 @@ def test_without_a_reply_the_request_times_out_and_the_client_goes_on(kafka: Kaf
 
     async def ask() -> None:
         async with RecallClient(kafka) as client:
-            with pytest.raises(RecallTimeoutError, match="no reply within 0.2 s"):
+            with pytest.raises(RecallTimeoutError, match=r"no reply within 0\.2 s"):
                 await client.recall(history=[1], timeout=0.2)
             assert np.array_equal((await client.recall(history=[1, 2])).items, [2, 1])
 
@@ -187,7 +190,7 @@ def test_a_reply_that_is_none_raises(kafka: KafkaSettings) -> None:
 def test_options_that_cannot_be_written_raise_before_anything_is_sent(kafka: KafkaSettings) -> None:
     async def ask() -> None:
         async with RecallClient(kafka) as client:
-            with pytest.raises(TypeError, match="history: ids must be all ints or all strings"):
+            with pytest.raises(TypeError, match="history: item ids must be all ints or all strings"):
                 await client.recall(history=[1.5])  # type: ignore[arg-type]  # the point of the test
             with pytest.raises(OverflowError):
                 await client.recall(tokens=[2**31])
@@ -215,7 +218,7 @@ def test_an_unreachable_broker_is_said_on_entry(monkeypatch: pytest.MonkeyPatch)
         async with RecallClient(KafkaSettings(bootstrap_servers="127.0.0.1:1")):
             pass
 
-    with pytest.raises(TransportError, match="cannot reach Kafka at 127.0.0.1:1"):
+    with pytest.raises(TransportError, match=r"cannot reach Kafka at 127\.0\.0\.1:1"):
         asyncio.run(enter())
 
 
@@ -236,3 +239,35 @@ def test_a_client_outside_async_with_says_so() -> None:
     client = RecallClient(KafkaSettings(bootstrap_servers="127.0.0.1:1"))
     with pytest.raises(TransportError, match="async with"):
         asyncio.run(client.recall(history=[1]))
+
+
+def test_a_request_that_kafka_does_not_take_raises_at_once(cluster: MockCluster, kafka: KafkaSettings) -> None:
+    async def ask() -> None:
+        async with RecallClient(kafka) as client:
+            cluster.push_errors(Api.PRODUCE, [KafkaError.MSG_SIZE_TOO_LARGE])
+            with pytest.raises(TransportError, match=r"not delivered: .*too large"):
+                await client.recall(history=[1])
+            with pytest.raises(TransportError, match=r"not sent: .*too large"):
+                await client.recall(history=range(200_000))
+
+    asyncio.run(ask())
+
+
+def test_when_replies_can_no_longer_be_read_every_request_fails_at_once(
+    cluster: MockCluster, kafka: KafkaSettings
+) -> None:
+    async def ask() -> None:
+        async with RecallClient(kafka) as client:
+            waiting = [asyncio.create_task(client.recall(history=[n])) for n in range(3)]
+            await asyncio.sleep(0)
+            cluster.push_errors(Api.FETCH, [KafkaError.TOPIC_AUTHORIZATION_FAILED] * 3)
+            for result in await asyncio.gather(*waiting, return_exceptions=True):
+                assert isinstance(result, TransportError)
+                assert "replies cannot be read" in str(result)
+            with pytest.raises(TransportError, match="replies cannot be read"):
+                await client.recall(history=[1])
+
+    try:
+        asyncio.run(ask())
+    finally:
+        cluster.clear_errors(Api.FETCH)
