@@ -1,6 +1,12 @@
-"""Without a CUDA device Triton kernels run in Triton's interpreter; triton reads the variable when it is imported."""
+"""Environment that libraries read when they are imported.
+
+One thread each: the products here are small, and a second thread mostly waits. Without a CUDA device Triton kernels run
+in Triton's interpreter.
+"""
 
 import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 

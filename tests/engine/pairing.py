@@ -21,6 +21,12 @@ def engine_on(model_dir: Path, **settings: Any) -> RecallEngine:
     return RecallEngine(EngineSettings.model_validate({"model": model_dir, **small, **settings}))
 
 
+def serve(engine: RecallEngine, items: Sequence[Item], version: str) -> None:
+    """Make these items the engine's active catalog."""
+    engine.catalogs.stage(catalog_of(engine.spec.id, engine.spec.level_sizes, items, version))
+    engine.catalogs.activate(version)
+
+
 class Pairing:
     """Writes each model and loads its engine once; every catalog becomes a version of its own."""
 
@@ -45,8 +51,7 @@ class Pairing:
         """The engine with these items as its active catalog."""
         engine = engine or self.engine(model)
         version = f"v{next(self._names)}"
-        engine.catalogs.stage(catalog_of(model, items, version))
-        engine.catalogs.activate(version)
+        serve(engine, items, version)
         yield engine
 
     def compare(self, model: TinyModel, items: Sequence[Item], requests: Sequence[RecallRequest]) -> list[RecallResult]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from engine.catalog.build import build_catalog
 from engine.catalog.catalog import Catalog
@@ -56,12 +57,22 @@ def ids_as_asked(ids: list[ItemId]) -> ItemIds:
     return [str(id_) for id_ in ids] if isinstance(ids[0], str) else np.array(ids, dtype=np.int64)
 
 
-def catalog_of(model: TinyModel, items: Sequence[Item], version: str = "v1") -> Catalog:
+def items_at(sids: NDArray[np.integer]) -> list[Item]:
+    return [Item(id_, tuple(sid)) for id_, sid in enumerate(sids.tolist())]
+
+
+def random_leaves(sizes: tuple[int, ...], count: int, seed: int = 0) -> NDArray[np.integer]:
+    """``count`` distinct SIDs of a full trie, ``[count, levels]``."""
+    chosen = np.random.default_rng(seed).choice(int(np.prod(sizes)), count, replace=False)
+    return np.stack(np.unravel_index(chosen, sizes), axis=1)
+
+
+def catalog_of(model_id: str, sizes: tuple[int, ...], items: Sequence[Item], version: str = "v1") -> Catalog:
     tags = sorted({tag for item in items for tag in item.tags})
     return build_catalog(
         version=version,
-        model=model.name,
-        sizes=model.sizes,
+        model=model_id,
+        sizes=sizes,
         ids=ids_as_asked([item.id for item in items]),
         sids=np.array([item.sid for item in items], dtype=np.int32),
         recallable=np.array([item.recallable for item in items]),

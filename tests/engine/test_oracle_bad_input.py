@@ -11,7 +11,7 @@ from engine.errors import CatalogError, ModelError, RequestError
 from engine.reference import Item, oracle_recall
 from engine.request import BeamPolicy, RecallRequest, RecallResult, TagFilter
 from tests.engine.equality import assert_equal
-from tests.engine.pairing import Pairing, check, engine_on
+from tests.engine.pairing import Pairing, check, engine_on, serve
 from tests.engine.strategies import SCORES, catalog_of
 from tests.engine.tiny_models import TinyModel, weights_of, write_model
 
@@ -108,6 +108,8 @@ def test_logits_that_are_not_numbers_are_an_error_of_that_request_alone(pairing:
         check(engine, ITEMS, [GOOD, replace(GOOD, score="legal")], [first, last])
         with pytest.raises(RequestError, match="not numbers"):
             oracle_recall(engine.settings.model, ITEMS, bad)
+        short = [replace(GOOD, history=None, tokens=np.array([1], dtype=np.int32))] * 4
+        check(engine, ITEMS, short, engine.recall(short))  # on the pages that the bad one has left
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -149,8 +151,7 @@ def test_two_catalogs_in_one_batch(pairing: Pairing) -> None:
     engine = pairing.engine_with(MODEL)
     halves = {"even": ITEMS[::2], "odd": ITEMS[1::2]}
     for version, items in halves.items():
-        engine.catalogs.stage(catalog_of(MODEL, items, version))
-        engine.catalogs.activate(version)
+        serve(engine, items, version)
     asked = [replace(GOOD, catalog=version) for version in ("even", "odd", None, "even")]
     for request, answer in zip(asked, engine.recall(asked), strict=True):
         version = request.catalog or "odd"
@@ -168,13 +169,12 @@ def test_a_missing_model_file_is_named(tmp_path: Path, file: str) -> None:
 def test_a_catalog_of_other_levels_is_refused_and_the_old_one_serves(pairing: Pairing, sizes: tuple[int, ...]) -> None:
     with pairing.serving(MODEL, ITEMS) as engine:
         served = engine.catalogs.active
-        other = catalog_of(replace(MODEL, sizes=sizes), (Item(1, (0,) * len(sizes)),), "other")
         with pytest.raises(CatalogError):
-            engine.catalogs.stage(replace(other, model=MODEL.name))
+            engine.catalogs.stage(catalog_of(MODEL.name, sizes, [Item(1, (0,) * len(sizes))], "other"))
         assert engine.catalogs.active == served
         check(engine, ITEMS, [GOOD], engine.recall([GOOD]))
 
 
 def test_a_catalog_of_another_model_is_refused(pairing: Pairing) -> None:
     with pairing.serving(MODEL, ITEMS) as engine, pytest.raises(CatalogError, match="model"):
-        engine.catalogs.stage(replace(catalog_of(MODEL, ITEMS, "other"), model="other"))
+        engine.catalogs.stage(catalog_of("other", MODEL.sizes, ITEMS, "other"))

@@ -1,6 +1,5 @@
 """The oracle against what is not ours: transformers' forward in float64, plain enumeration, and cases done by hand."""
 
-import os
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -19,8 +18,6 @@ from engine.reference.search import Beams, Prefix, Search
 from engine.request import BeamPolicy, RecallRequest, Score, TagFilter
 from tests.engine.strategies import SCORES, catalog_of
 from tests.engine.tiny_models import Architecture, TinyModel, write_model
-
-os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 
 ARCHITECTURES: tuple[Architecture, ...] = ("qwen3", "qwen2", "llama")
 
@@ -136,7 +133,7 @@ def test_the_items_of_a_built_catalog_are_those_it_was_built_from() -> None:
         Item(3, (2, 1), rank=1, tags=frozenset("ab")),
         Item(9, (0, 3), rank=0),
     )
-    assert items_of(catalog_of(model, items)) == [items[2], items[0], items[1]]
+    assert items_of(catalog_of(model.name, model.sizes, items)) == [items[2], items[0], items[1]]
 
 
 class Given(Search):

@@ -4,12 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from engine.reference import Item
 from engine.request import BeamPolicy, RecallRequest, TagFilter
 from tests.engine.pairing import Pairing
-from tests.engine.strategies import SCORES
+from tests.engine.strategies import SCORES, items_at, random_leaves
 from tests.engine.tiny_models import TinyModel
 
 PROMPT = np.array([1, 3, 5, 7, 2], dtype=np.int32)
@@ -21,16 +20,6 @@ def ask(*widths: int, top_k: int | None = None, **fields: Any) -> RecallRequest:
 
 def in_all_modes(*widths: int, **fields: Any) -> list[RecallRequest]:
     return [ask(*widths, score=score, **fields) for score in SCORES]
-
-
-def items_at(sids: NDArray[np.integer]) -> list[Item]:
-    return [Item(id_, tuple(sid)) for id_, sid in enumerate(sids.tolist())]
-
-
-def random_leaves(sizes: tuple[int, ...], count: int, seed: int = 0) -> NDArray[np.integer]:
-    """``count`` distinct SIDs of a full trie, ``[count, levels]``."""
-    chosen = np.random.default_rng(seed).choice(int(np.prod(sizes)), count, replace=False)
-    return np.stack(np.unravel_index(chosen, sizes), axis=1)
 
 
 @pytest.mark.timeout(300)
@@ -147,11 +136,11 @@ def test_a_user_twice_in_a_batch_has_the_same_answer_twice(pairing: Pairing) -> 
     assert not set(first.items) & set(range(10))
 
 
-@pytest.mark.parametrize("length", [1, 127, 128, 129, 255, 256, 257, 600])
+@pytest.mark.parametrize("length", [1, 127, 128, 129, 257, 400])
 def test_contexts_around_the_pages(pairing: Pairing, length: int) -> None:
     items = items_at(random_leaves((9, 9, 9), 300))
     tokens = np.random.default_rng(length).integers(0, 40, length).astype(np.int32)
-    long = RecallRequest(BeamPolicy((8, 8, 8)), 8, tokens=tokens)
+    long = RecallRequest(BeamPolicy((4, 4, 4)), 4, tokens=tokens)
     pairing.compare(TinyModel((9, 9, 9)), items, [long, ask(4, 4, 4), long])
 
 

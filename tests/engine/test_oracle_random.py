@@ -17,13 +17,13 @@ def examples(count: int) -> settings:
     return settings(max_examples=count * TIMES, deadline=None, suppress_health_check=too_slow)
 
 
-@examples(150)
+@examples(300)
 @given(case=cases())
 def test_a_batch_equals_the_oracle(pairing: Pairing, case: Case) -> None:
     pairing.compare(case.model, case.items, case.requests)
 
 
-@examples(20)
+@examples(40)
 @given(case=cases(least=2, most=16), data=st.data())
 def test_a_request_has_one_answer_alone_and_in_any_batch(pairing: Pairing, case: Case, data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(len(case.requests))))
