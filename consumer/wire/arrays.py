@@ -52,7 +52,7 @@ def _kinds(name: str, content: Any) -> set[type]:
 
 def _from_ints(name: str, content: list[int], dtype: np.dtype[Any]) -> NDArray[Any]:
     try:
-        return np.array(content, dtype)
+        return np.fromiter(content, dtype, len(content))
     except OverflowError:
         raise RequestError("bad_request", f"{name}: an int does not fit {dtype.itemsize * 8} bits") from None
 
