@@ -75,8 +75,9 @@ class LiveSource:
             },
             "replies": {"ok": 100 * n + n % 7 * 9, "expired": n, "rejected": 0, "error": 2},
             "batch": {"requests": 11.5, "max_requests": 16, "fill": 0.72},
-            "latency_ms": {"p50": 20 + n % 5, "p99": 61 + 3 * (n % 4)},
+            "latency_ms": {"p50": 20 + n % 5, "p99": 1061 + 3 * (n % 4)},
             "catalog": {
+                "state": "current",
                 "active": self.active,
                 "previous": "films-0c21",
                 "generation": 1_780_000_000_000 + n,
@@ -120,6 +121,7 @@ def test_it_shows_live_values_that_change(page: Page) -> None:
     expect(page.locator("#state")).to_have_text("ready")
     expect(page.locator("#catalog")).to_contain_text("films-7f3a")
     expect(page.locator("#p50")).not_to_have_text(NO_VALUE)
+    expect(page.locator("#p99-unit")).to_have_text("s")
     expect(page.locator("#fill")).to_have_text("72")
     lag = page.locator("#lag-messages")
     first = lag.inner_text()
