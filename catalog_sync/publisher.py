@@ -61,6 +61,10 @@ class Publisher:
     def pointer(self, model: str) -> Pointer | None:
         return Pointer.read(get_hash(self._redis, self._keys.current(model)))
 
+    def manifest(self, version: str) -> Manifest:
+        """What a version consists of. Raises CatalogError ``unknown_version``."""
+        return self._manifest(version)[0]
+
     def activate(self, version: str, *, model: str | None = None) -> Pointer:
         """Point the version's model at it and announce it.
 

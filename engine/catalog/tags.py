@@ -35,7 +35,8 @@ class TagIndex(Mapping[str, NDArray[np.bool_]]):
         by_name = sorted(range(len(names)), key=names.__getitem__)
         rank = np.empty(len(names), dtype=np.int64)
         rank[by_name] = np.arange(len(names))
-        keys = np.unique(rank[tag] * size + item)
+        keys = np.sort(rank[tag] * size + item)  # not np.unique: it hashes, ten times slower
+        keys = keys[np.diff(keys, prepend=-1) > 0]
         begin = np.searchsorted(keys, np.arange(len(names) + 1, dtype=np.int64) * size)
         return cls(tuple(names[i] for i in by_name), begin, (keys % max(size, 1)).astype(np.int32), size)
 
