@@ -195,6 +195,7 @@ class Intake:
 
     def assigned(self, starts: Mapping[Partition, int | None]) -> None:
         self._joined = True
+        self._publish_due = 0.0
         self._tracker.assign(starts)
         if starts:
             self._observer.rebalanced("assigned", len(starts))
@@ -232,6 +233,7 @@ class Intake:
         for item in self._queue.remove(lambda item: item.ticket.partition in gone):
             self._release(item)
         self._tracker.drop(gone)
+        self._publish_due = 0.0
 
     # --- what others see ------------------------------------------------------------------------------------------
 

@@ -108,7 +108,7 @@ class Harness:
         fast = {
             "bootstrap_servers": self.cluster.bootstrap_servers,
             "group_id": self.group,
-            "session_timeout_ms": 6_000,
+            "session_timeout_ms": 2_000,  # the mock holds every rebalance for a second less than this
             "max_poll_interval_ms": 60_000,
             "heartbeat_interval_ms": 200,
             "client_options": QUIET_LIMITS,
