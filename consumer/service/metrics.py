@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from consumer.serving.observer import CloseReason, Rebalance, Stage
 from consumer.wire.reply import Status
@@ -16,6 +16,9 @@ from engine.errors import ErrorCode
 LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
 REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TOKENS = (128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+
+# They double the number of series, and nobody asks for them.
+disable_created_metrics()  # type: ignore[no-untyped-call]  # the library left it untyped
 
 PREFIX = "recallstream_"
 OTHER = "other"
