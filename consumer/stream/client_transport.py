@@ -18,6 +18,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 _POLL_S: Final = 0.05
 _CONNECT_S: Final = 10.0
 _FLUSH_S: Final = 2.0
+_CRITICAL_ONLY: Final = 2
 _HOPELESS: Final = frozenset(
     {
         KafkaError._FATAL,
@@ -57,7 +58,7 @@ class ClientTransport:
         self._ready = threading.Event()
         self._failure: TransportError | None = None
         self._trouble = ""
-        self._producer = Producer(kafka.producer(), logger=log)
+        self._producer = Producer({**kafka.producer(), "log_level": _CRITICAL_ONLY, "error_cb": self._note})
         self._thread = threading.Thread(target=self._run, name="recall-client", daemon=True)
 
     def start(self) -> None:
@@ -90,7 +91,7 @@ class ClientTransport:
             self._thread.join()
 
     def _run(self) -> None:
-        consumer = Consumer(self._consumer_options(), logger=log)
+        consumer = Consumer(self._consumer_options())
         try:
             consumer.assign(self._ends(consumer))
             self._ready.set()
@@ -150,10 +151,14 @@ class ClientTransport:
             "enable.auto.commit": False,
             "auto.offset.reset": "latest",
             "allow.auto.create.topics": False,
+            "log_level": _CRITICAL_ONLY,
             "error_cb": self._note,
         }
 
     def _note(self, error: KafkaError) -> None:
+        """librdkafka tells its trouble here at every attempt; one line for each kind is enough."""
+        if error.str() != self._trouble:
+            log.warning("Kafka: %s", error.str())
         self._trouble = error.str()
 
 

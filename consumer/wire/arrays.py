@@ -19,7 +19,8 @@ def read_item_ids(name: str, content: Any, most: int, max_string: int) -> ItemId
     if kinds == {str}:
         if max(map(len, content)) > max_string:
             raise RequestError("too_large", f"{name}: an item id is longer than {max_string} characters")
-        return list(content)
+        strings: list[str] = content
+        return strings
     if kinds <= {int}:
         return _from_ints(name, content, np.dtype(np.int64))
     raise RequestError("bad_request", f"{name}: item ids must be all 64-bit ints or all strings")
@@ -46,7 +47,7 @@ def binary_of(name: str, content: Any, codec: Codec) -> Any:
 
 def _kinds(name: str, content: Any) -> set[type]:
     if not isinstance(content, list):
-        raise RequestError("bad_request", f"{name}: must be an array or binary, got {type(content).__name__}")
+        raise RequestError("bad_request", f"{name}: must be an array, got {type(content).__name__}")
     return set(map(type, content))
 
 

@@ -214,6 +214,8 @@ def _validate(fields: dict[str, Any], codec: Codec, key: bytes | None, limits: W
     if tokens is not None:
         values["tokens"] = read_tokens("tokens", binary_of("tokens", tokens, codec), limits.max_tokens)
     if "exclude" in given:
+        if isinstance(given["exclude"], bytes):
+            raise _bad("exclude: must be an array, got bytes")
         values["exclude"] = read_item_ids("exclude", given["exclude"], limits.max_exclude, limits.max_string)
     return WireRequest(**values, codec=codec)
 

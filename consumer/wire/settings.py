@@ -35,7 +35,7 @@ class RecallDefaults(BaseModel):
     min_width: int = Field(1, ge=1, description="beams that the margin never drops")
     score: Score = Field("level", description="what a step's probability is normalised over")
     deadline_ms: int = Field(2_000, ge=1, description="time to answer, counted from the record's timestamp")
-    max_deadline_ms: int = Field(60_000, ge=1, description="a deadline further from the record's timestamp is clamped")
+    max_deadline_ms: int = Field(60_000, ge=1, description="a deadline further ahead than this is clamped")
 
     @model_validator(mode="after")
     def _default_within_maximum(self) -> Self:

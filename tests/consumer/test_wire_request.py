@@ -170,8 +170,8 @@ BAD_FIELDS: list[tuple[str, dict[Any, Any], str]] = [
     ("history of empty arrays", request(history=[[]]), "history: item ids"),
     ("history of empty maps", request(history=[{}]), "history: item ids"),
     ("history over int64", request(history=[2**63]), "history: an int does not fit 64 bits"),
-    ("history a number", request(history=5), "history: must be an array or binary, got int"),
-    ("history a map", request(history={"a": 1}), "history: must be an array or binary, got dict"),
+    ("history a number", request(history=5), "history: must be an array, got int"),
+    ("history a map", request(history={"a": 1}), "history: must be an array, got dict"),
     ("tokens of strings", request(history=None, tokens=["a"]), "tokens: token ids must be ints"),
     ("tokens of bools", request(history=None, tokens=[False]), "tokens: token ids must be ints"),
     ("tokens over int32", request(history=None, tokens=[2**31]), "tokens: an int does not fit 32 bits"),
@@ -190,6 +190,7 @@ BAD_FIELDS: list[tuple[str, dict[Any, Any], str]] = [
     ("exclude_history with tokens", request(history=None, tokens=[1], exclude_history=True), "exclude_history: needs"),
     ("exclude_history no bool", request(exclude_history=1), "exclude_history: expected bool, got int"),
     ("exclude mixed", request(exclude=["a", 1]), "exclude: item ids"),
+    ("exclude a number", request(exclude=5), "exclude: must be an array, got int"),
     ("top_k zero", request(top_k=0), "top_k: expected int >= 1"),
     ("top_k a bool", request(top_k=True), "top_k: expected int, got bool"),
     ("top_k a float", request(top_k=5.0), "top_k: expected int, got float"),
@@ -257,9 +258,14 @@ def test_binary_of_a_broken_length_is_refused(field: str, step: int) -> None:
             assert f"{field}: {size} bytes are no multiple of {step}" in error.message
 
 
+def test_exclude_is_no_binary_field() -> None:
+    assert "exclude: must be an array" in refusal(packed(request(exclude=bytes(8)))).message
+    assert "exclude: must be an array" in refusal(packed(request(exclude="AAAAAAAAAAA="), "json")).message
+
+
 def test_text_in_the_place_of_binary_is_base64_only_in_json() -> None:
     text = base64.b64encode(bytes(8)).decode()
-    assert "history: must be an array or binary, got str" in refusal(packed(request(history=text))).message
+    assert "history: must be an array, got str" in refusal(packed(request(history=text))).message
     assert "history: the text is not base64" in refusal(packed(request(history="not base64!"), "json")).message
 
 
