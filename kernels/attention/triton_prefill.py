@@ -4,18 +4,22 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.attention.triton_decode import LOG2_E, attend_block
 
 
 @triton.jit(do_not_specialize=["R", "max_pages"])
 def attend_causal(
-    q, k_pages, v_pages, page_table, query_begin, context_len, out,
+    q, keys, values, page_table, query_begin, context_len, out,
     R, max_pages, scale,
     REQUESTS: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Program ``(block of rows, KV head)``; a row is a token and one of the head's query heads, blocks per request."""
+    """Program ``(block of rows, KV head)``; a row is a token and one of the head's query heads, blocks per request.
+
+    ``keys``, ``values``: descriptors of the pages as ``[pages * HEADS * PAGE, DIM]`` in blocks of ``KEYS``.
+    """
     head = tl.program_id(1)
     requests = tl.arange(0, REQUESTS)
     there = requests < R
@@ -34,14 +38,13 @@ def attend_causal(
 
     rows = block * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, DIM)
-    keys = tl.arange(0, KEYS)
+    lanes = tl.arange(0, KEYS)
     token = rows // GROUP
     some = token < tokens
     position = length - tokens + token
     at = (begin + token).to(tl.int64) * (HEADS * GROUP) + head * GROUP + rows % GROUP
     cells = at[:, None] * DIM + columns[None, :]
     q_rows = tl.load(q + cells, mask=some[:, None], other=0.0)
-    area = keys[:, None] * DIM + columns[None, :]
 
     first_position = length - tokens + block * ROWS // GROUP
     end = tl.minimum(length - tokens + (block * ROWS + ROWS - 1) // GROUP + 1, length)
@@ -52,19 +55,18 @@ def attend_causal(
     table = page_table + r * max_pages
     page = tl.load(table)
     for start in tl.range(0, full_end, KEYS):
-        here = (page.to(tl.int64) * HEADS + head) * (PAGE * DIM) + (start % PAGE) * DIM
+        here = (page * HEADS + head) * PAGE + start % PAGE
         following = start + KEYS  # read one block ahead, or the pipeline would wait for the page number
         page = tl.load(table + following // PAGE, mask=following < end, other=0)
-        k = tl.load(k_pages + here + area)
-        v = tl.load(v_pages + here + area)
+        k = keys.load([here, 0])
+        v = values.load([here, 0])
         peak, total, sums = attend_block(q_rows, k, v, peak, total, sums, scale, some[:, None], False)
     for start in tl.range(full_end, end, KEYS):
-        page = tl.load(table + start // PAGE)
-        here = (page.to(tl.int64) * HEADS + head) * (PAGE * DIM) + (start % PAGE) * DIM
-        inside = start + keys < end
-        k = tl.load(k_pages + here + area, mask=inside[:, None], other=0.0)
-        v = tl.load(v_pages + here + area, mask=inside[:, None], other=0.0)
-        seen = (start + keys)[None, :] <= position[:, None]
+        here = (tl.load(table + start // PAGE) * HEADS + head) * PAGE + start % PAGE
+        k = keys.load([here, 0])
+        v = values.load([here, 0])
+        v = tl.where((start + lanes < end)[:, None], v, tl.zeros_like(v))
+        seen = (start + lanes)[None, :] <= position[:, None]
         peak, total, sums = attend_block(q_rows, k, v, peak, total, sums, scale, seen, True)
     value = (sums / total[:, None]).to(out.dtype.element_ty)
     tl.store(out + cells, value, mask=some[:, None])
@@ -84,12 +86,14 @@ def paged_prefill_attention(
     heads, page = k_pages.shape[1], k_pages.shape[2]
     group, requests = query_heads // heads, len(context_len)
     out = torch.empty_like(q)
-    wide = q.dtype == torch.bfloat16
-    rows, keys = (128, 64) if wide else (32, 32)
+    rows, block = (64, 64) if q.dtype == torch.bfloat16 else (16, 32)
+    block = min(block, page)
     attend_causal[(triton.cdiv(tokens * group, rows) + requests, heads)](
-        q, k_pages, v_pages, page_table, query_begin, context_len, out,
+        q, TensorDescriptor.from_tensor(k_pages.view(-1, dim), [block, dim]),
+        TensorDescriptor.from_tensor(v_pages.view(-1, dim), [block, dim]),
+        page_table, query_begin, context_len, out,
         requests, page_table.shape[1], scale * LOG2_E,
         REQUESTS=triton.next_power_of_2(requests), HEADS=heads, GROUP=group, DIM=dim, PAGE=page,
-        ROWS=rows, KEYS=min(keys, page), num_warps=8 if wide else 4, num_stages=3 if wide else 2,
+        ROWS=rows, KEYS=block, num_warps=4, num_stages=3,
     )  # fmt: skip
     return out

@@ -9,6 +9,9 @@ BINS = tl.constexpr(1024)
 GROUP = tl.constexpr(32)
 """Children of which only the best is counted where a request has many."""
 
+TOP_BEAMS = tl.constexpr(8)
+"""Beams whose children are counted one by one in any case: most of what is kept may come from them."""
+
 
 @triton.jit
 def distance_bin(score, best):
@@ -83,6 +86,11 @@ def expand(
     if b >= beams:
         return
     at = r * W + b
+    row = logits + at.to(tl.int64) * C
+    is_legal = tl.load(legal + r).to(tl.int32) != 0
+    lane = tl.arange(0, CODES)
+    if not GIVEN_Z:  # on its way while the pointers below are followed
+        x = tl.load(row + lane, mask=(lane < C) & (not is_legal), other=float("-inf")).to(tl.float32)
     child_begin = tl.load(address + r).to(tl.pointer_type(tl.int32))
     code = tl.load(address + R + r).to(tl.pointer_type(tl.int32))
     item_begin = tl.load(address + 2 * R + r).to(tl.pointer_type(tl.int32))
@@ -92,53 +100,51 @@ def expand(
     count = tl.load(child_begin + node + 1) - first
     item_first = tl.load(item_begin + first)
     item_last = tl.load(item_begin + first + count)
+    passing = tl.load(live + item_last) - tl.load(live + item_first)
     low = 0
     high = 0
     hidden = excluded + r.to(tl.int64) * E
     start = 0
     while start < E:
-        place = start + tl.arange(0, CHILDREN)
-        item = tl.load(hidden + place, mask=place < E, other=2147483647)
+        item = tl.load(hidden + start + tl.arange(0, 1024), mask=start + tl.arange(0, 1024) < E, other=2147483647)
         low += tl.sum((item < item_first).to(tl.int32), 0)
         high += tl.sum((item < item_last).to(tl.int32), 0)
-        start += CHILDREN
-    passing = tl.load(live + item_last) - tl.load(live + item_first)
+        start += 1024
     all_live = (passing == item_last - item_first) & (high == low)
 
-    row = logits + at.to(tl.int64) * C
     top = tl.full([], float("-inf"), tl.float32)
     total = tl.full([], 0.0, tl.float32)
-    if tl.load(legal + r):
+    if is_legal:
         start = 0
         while start < count:
-            _, _, x, alive = _children(
+            _, _, x_child, alive = _children(
                 start, first, count, row, code, item_begin, live, all_live, hidden, low, high, CHILDREN
             )
-            top, total = _merge_log_sum(top, total, tl.where(alive, x, float("-inf")))
+            top, total = _merge_log_sum(top, total, tl.where(alive, x_child, float("-inf")))
             start += CHILDREN
         z = top + tl.where(total == 1.0, 0.0, tl.log(total))
     elif GIVEN_Z:
         z = tl.load(log_z + at)
     else:
-        start = 0
+        top, total = _merge_log_sum(top, total, x)
+        start = CODES
         while start < C:
-            place = start + tl.arange(0, CODES)
-            x = tl.load(row + place, mask=place < C, other=float("-inf")).to(tl.float32)
-            top, total = _merge_log_sum(top, total, x)
+            more = tl.load(row + start + lane, mask=start + lane < C, other=float("-inf")).to(tl.float32)
+            top, total = _merge_log_sum(top, total, more)
             start += CODES
         z = top + tl.log(total)
 
     base = tl.load(scores + at)
     best_beam = tl.load(scores + r * W)
-    count_each = count * beams <= 2 * GROUP * tl.load(next_width + r)
+    count_each = (b < TOP_BEAMS) | (count * beams <= 2 * GROUP * tl.load(next_width + r))
     best = tl.full([], float("-inf"), tl.float32)
     invalid = tl.full([], 0, tl.int32)
     start = part * CHILDREN
     while start < count:
-        place, exists, x, alive = _children(
+        place, exists, logit, alive = _children(
             start, first, count, row, code, item_begin, live, all_live, hidden, low, high, CHILDREN
         )
-        score = base + (x - z)
+        score = base + (logit - z)
         valid = alive & (score == score)
         invalid += tl.sum((alive & (score != score)).to(tl.int32), 0)
         tl.store(candidates + at.to(tl.int64) * C + place, tl.where(valid, score, float("nan")), mask=exists)

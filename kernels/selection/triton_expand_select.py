@@ -17,8 +17,10 @@ SHORT_LIST = 4096
 RADIX = 8 * 256
 PARTS_OF_ONE_BEAM = 8
 """Programs that share the children of a root."""
-REFINE_PROGRAMS = 128
-"""Programs of ``refine`` over all requests: one a multiprocessor, so that they can wait for each other."""
+EXPAND_REGISTERS = 64
+"""So that four programs of ``expand`` share a multiprocessor."""
+REFINE_PROGRAMS = 256
+"""Programs of ``refine`` over all requests: no more than the device runs at once, so that they can wait for each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +97,20 @@ def expand_select(
         space.candidates, first, count, space.best, histogram, counters, radix,
         beams, codes, excluded.shape[1], requests,
         CODES=code_block, CHILDREN=min(max(code_block, 32), 1024), SPLIT=parts, GIVEN_Z=log_z is not None, RADIX=RADIX,
-        num_warps=8,
+        num_warps=8, maxnreg=EXPAND_REGISTERS,
     )  # fmt: skip
-    sift[(triton.cdiv(beams, 8), requests)](
+    sift_beams = 1 if parts > 1 else 2
+    sift[(triton.cdiv(beams, sift_beams) * parts, requests)](
         space.candidates, first, count, space.best, histogram, scores, width, next_width, counters,
         space.keys, space.parents,
         beams, codes, short_list,
-        BEAMS=8, HEAD=128, SPLIT=parts, EARLY_END=early_end, num_warps=4,
+        BEAMS=sift_beams, HEAD=1024 // sift_beams, SPLIT=parts, EARLY_END=early_end, num_warps=4,
     )  # fmt: skip
     programs = 1 if device.type == "cpu" else max(1, REFINE_PROGRAMS // requests)
     refine[(programs, requests)](
         space.candidates, first, count, width, next_width, counters, radix, space.keys, space.parents,
         beams, codes, short_list,
-        PROGRAMS=programs, BLOCK=1024, RADIX=RADIX, num_warps=8,
+        PROGRAMS=programs, BLOCK=min(triton.next_power_of_2(codes), 4096), RADIX=RADIX, num_warps=8,
     )  # fmt: skip
     rank[(triton.cdiv(max(short_list, out_width), 16), requests)](
         space.keys, space.parents, counters, histogram, width, next_width, margin, min_width, tries.address,

@@ -43,47 +43,43 @@ def sift(
     W, C, L,
     BEAMS: tl.constexpr, HEAD: tl.constexpr, SPLIT: tl.constexpr, EARLY_END: tl.constexpr,
 ):  # fmt: skip
-    """Program ``(BEAMS beams, request)``: what is not under an exact lower bound on the last kept goes to the list.
+    """Program ``(BEAMS beams * SPLIT + part, request)``; ``SPLIT > 1`` needs ``BEAMS = 1``.
 
-    ``EARLY_END`` skips beams whose best child is under the bound.
+    What is not under an exact lower bound on the last kept goes to the list. ``EARLY_END`` skips the children after
+    ``HEAD`` of beams whose best child is under the bound.
     """
     r = tl.program_id(1)
     beams = tl.load(width + r)
-    begin = tl.program_id(0) * BEAMS
+    begin = tl.program_id(0) // SPLIT * BEAMS
+    part = tl.program_id(0) % SPLIT
     if begin >= beams:
         return
-    counted = tl.cumsum(tl.load(histogram + r * BINS + tl.arange(0, BINS)), 0)
-    bound = tl.sum((counted < tl.load(next_width + r)).to(tl.int32), 0)
+    lane = tl.arange(0, BEAMS * HEAD)  # the first HEAD children of every beam in one block
+    b = begin + lane // HEAD
+    j = part * HEAD + lane % HEAD
+    exists = j < tl.load(count + r * W + b, mask=b < beams, other=0)
+    score = tl.load(candidates + (r * W + b).to(tl.int64) * C + j, mask=exists, other=float("nan"))
+    node = tl.load(first + r * W + b, mask=b < beams, other=0) + j
+    best_of = tl.load(best + (r * W + b) * SPLIT + part, mask=b < beams, other=0.0)
+    counted = tl.load(histogram + r * BINS + tl.arange(0, BINS))
     best_beam = tl.load(scores + r * W)
     counter = counters + r * 4 + LISTED
     keys += r.to(tl.int64) * L
     parents += r.to(tl.int64) * L
 
-    rows = begin + tl.arange(0, BEAMS)
-    parts = tl.arange(0, SPLIT)
-    each = tl.load(best + (r * W + rows[:, None]) * SPLIT + parts[None, :], mask=(rows < beams)[:, None], other=0.0)
-    if tl.max(tl.max((each != each).to(tl.int32), 1), 0) > 0:
+    bound = tl.sum((tl.cumsum(counted, 0) < tl.load(next_width + r)).to(tl.int32), 0)
+    if tl.sum((best_of != best_of).to(tl.int32), 0) > 0:
         tl.store(counters + r * 4 + INVALID, 1)
-
-    lane = tl.arange(0, BEAMS * HEAD)  # the first HEAD children of every beam in one block
-    b = begin + lane // HEAD
-    j = lane % HEAD
-    some = b < beams
-    if EARLY_END and SPLIT == 1:
-        some = some & (distance_bin(tl.load(best + r * W + b, mask=some, other=0.0), best_beam) <= bound)
-    exists = j < tl.load(count + r * W + b, mask=some, other=0)
-    score = tl.load(candidates + (r * W + b).to(tl.int64) * C + j, mask=exists, other=float("nan"))
     chosen = (score == score) & (distance_bin(score, best_beam) <= bound)
-    node = tl.load(first + r * W + b, mask=some, other=0) + j
     _append(keys, parents, counter, _key(score, node), b, chosen, L)
 
     last = tl.minimum(begin + BEAMS, beams)
     beam = begin
     while beam < last:  # the rest, beam by beam
         children = tl.load(count + r * W + beam)
-        start = HEAD
-        if EARLY_END and SPLIT == 1:
-            if distance_bin(tl.load(best + r * W + beam), best_beam) > bound:
+        start = (SPLIT + part) * HEAD
+        if EARLY_END:
+            if distance_bin(tl.load(best + (r * W + beam) * SPLIT + part), best_beam) > bound:
                 start = children
         row = candidates + (r * W + beam).to(tl.int64) * C
         beam_first = tl.load(first + r * W + beam)
@@ -92,7 +88,7 @@ def sift(
             score = tl.load(row + place, mask=place < children, other=float("nan"))
             chosen = (score == score) & (distance_bin(score, best_beam) <= bound)
             _append(keys, parents, counter, _key(score, beam_first + place), tl.zeros_like(lane) + beam, chosen, L)
-            start += BEAMS * HEAD
+            start += SPLIT * BEAMS * HEAD
         beam += 1
 
 
@@ -141,9 +137,10 @@ def refine(
         hit = (above < missing) & (above + counted >= missing)
         prefix |= tl.sum(tl.where(hit, digits, 0), 0).to(tl.int64) << shift
         known |= tl.full([], 255, tl.int64) << shift
+        inside = tl.sum(tl.where(hit, counted, 0), 0)
         missing -= tl.sum(tl.where(hit, above, 0), 0)
         arrivals += PROGRAMS
-        shift -= 8
+        shift = tl.where(inside == missing, -1, shift - 8)  # all that begins like this is kept: no need to look closer
 
     lowest_kept = prefix ^ LOWEST
     b = tl.program_id(0)
