@@ -31,6 +31,8 @@ from tests.engine.tiny_models import TinyModel, write_model
 
 MODEL = TinyModel(sizes=(6, 5, 4))
 ITEMS = np.arange(100, 160)
+START_S = 60.0
+"""Importing torch takes its time where other tests run too."""
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +68,7 @@ class Service:
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
         self.process = process
         self.log = log
-        self.http = httpx.Client(base_url=eventually(self._address, 30), timeout=5)
+        self.http = httpx.Client(base_url=eventually(self._address, START_S), timeout=5)
 
     def reasons(self) -> list[str]:
         reasons: list[str] = self.http.get("/readyz").json()["reasons"]
@@ -125,10 +127,10 @@ def ask(kafka: KafkaSettings, count: int) -> list[RecallReply]:
 
 def test_from_start_to_drain(model: Path, kafka: KafkaSettings, redis: CatalogSettings, tmp_path: Path) -> None:
     with service(tmp_path, *flags(model, kafka, redis, "whole")) as running:
-        eventually(lambda: "no catalog is active: the model has no pointer in Redis" in running.reasons())
+        eventually(lambda: "no catalog is active: the model has no pointer in Redis" in running.reasons(), START_S)
         assert running.http.get("/healthz").status_code == 200
         first = publish(redis, ITEMS, "whole")
-        eventually(lambda: running.reasons() == [])
+        eventually(lambda: running.reasons() == [], START_S)
 
         replies = ask(kafka, 12)
         assert {reply.status for reply in replies} == {"ok"}
