@@ -26,7 +26,8 @@ REQUESTS = "recall.requests"
 REPLIES = "recall.replies"
 DEAD_LETTERS = "recall.dead-letters"
 SILENT = logging.Logger("test clients", logging.CRITICAL + 1)
-QUIET_LIMITS = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
+NO_COMMIT = {"enable.auto.commit": False}
+RECONNECT_FAST = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,12 @@ class TopicReader:
     def __init__(self, cluster: MockCluster, topic: str, partitions: int) -> None:
         self.records: list[Received] = []
         self._consumer = Consumer(
-            {"bootstrap.servers": cluster.bootstrap_servers, "group.id": f"reader-{topic}", **CLIENT_SETTINGS},
+            {
+                "bootstrap.servers": cluster.bootstrap_servers,
+                "group.id": f"reader-{topic}",
+                **NO_COMMIT,
+                **CLIENT_SETTINGS,
+            },
             logger=SILENT,
         )
         self._consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)])
@@ -111,7 +117,7 @@ class Harness:
             "session_timeout_ms": 2_000,  # the mock holds every rebalance for a second less than this
             "max_poll_interval_ms": 60_000,
             "heartbeat_interval_ms": 200,
-            "client_options": QUIET_LIMITS,
+            "client_options": RECONNECT_FAST,
             "consumer_options": dict(CLIENT_SETTINGS),
         }
         return KafkaSettings.model_validate({**fast, **changes})
@@ -124,6 +130,7 @@ class Harness:
         defaults: RecallDefaults | None = None,
         end_process: Callable[[int], None] | None = None,
         events: Events | None = None,
+        start: bool = True,
         wait: bool = True,
         **batch: Any,
     ) -> Member:
@@ -140,8 +147,9 @@ class Harness:
         )
         member = Member(loop, engine, events)
         self.members.append(member)
-        loop.start()
-        if wait:
+        if start:
+            loop.start()
+        if start and wait:
             eventually(lambda: loop.snapshot().partitions)
         return member
 
@@ -168,7 +176,9 @@ class Harness:
 
     def committed(self, partition: int = 0) -> int:
         """The group's committed offset, -1001 when there is none."""
-        asker = Consumer({"bootstrap.servers": self.cluster.bootstrap_servers, "group.id": self.group}, logger=SILENT)
+        asker = Consumer(
+            {"bootstrap.servers": self.cluster.bootstrap_servers, "group.id": self.group, **NO_COMMIT}, logger=SILENT
+        )
         try:
             (found,) = asker.committed([TopicPartition(REQUESTS, partition)], timeout=10)
             return int(found.offset)

@@ -73,7 +73,7 @@ def test_a_revoked_partition_is_drained_and_committed_before_it_moves(made: Harn
 
 
 def test_partitions_that_come_while_reading_is_paused_are_paused_too(made: Harness) -> None:
-    first = made.member(max_in_flight=2, max_requests=1, pause_after_s=0)
+    first = made.member(max_in_flight=2, max_requests=1, pause_after_s=0.2)
     eventually(lambda: first.owned() == {0, 1}, REBALANCE_S)
     second = made.member(wait=False)
     moved = moved_partition(first, second)
