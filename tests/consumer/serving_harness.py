@@ -26,7 +26,7 @@ REQUESTS = "recall.requests"
 REPLIES = "recall.replies"
 DEAD_LETTERS = "recall.dead-letters"
 SILENT = logging.Logger("test clients", logging.CRITICAL + 1)
-NO_COMMIT = {"enable.auto.commit": False}
+READER = {"enable.auto.commit": False, **CLIENT_SETTINGS}
 RECONNECT_FAST = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
 
 

@@ -38,7 +38,8 @@ def main() -> int:
         defaults=RecallDefaults(top_k=3, width=4, deadline_ms=60_000),
     )
     loop.start()
-    threading.Thread(target=lambda: (eventually(lambda: loop.snapshot().partitions), say("ready")), daemon=True).start()
+    eventually(lambda: loop.snapshot().partitions)
+    say("ready")
     return loop.run_until_stopped()
 
 
