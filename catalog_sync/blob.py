@@ -86,7 +86,12 @@ def encode(catalog: Catalog) -> bytearray:
 
 def version_of(blob: Bytes) -> str:
     """The version name of a blob: the first digits of its SHA-256."""
-    return hashlib.sha256(blob).hexdigest()[:_VERSION_DIGITS]
+    return version_of_digest(hashlib.sha256(blob).hexdigest())
+
+
+def version_of_digest(sha256: str) -> str:
+    """The version name of a blob whose SHA-256 is known, in hex."""
+    return sha256[:_VERSION_DIGITS]
 
 
 def decode(blob: Bytes, version: str | None = None) -> Catalog:

@@ -43,6 +43,7 @@ class EmbeddedRedis:
                 self.port = port
                 return self
             self.kill()
+        self.stop()
         raise CatalogError("redis", f"{binary} did not start on a loopback port")
 
     def kill(self) -> None:

@@ -37,7 +37,8 @@ def fetch_blob(client: redis.Redis, keys: Keys, manifest: Manifest) -> bytearray
         if len(chunk) != len(target) or sha256(chunk) != digest:
             raise CatalogError("checksum", f"chunk {number} of version {manifest.version} is damaged")
         target[:] = chunk
-    if sha256(buffer) != manifest.sha256 or blob.version_of(buffer) != manifest.version:
+    digest = sha256(buffer)
+    if digest != manifest.sha256 or blob.version_of_digest(digest) != manifest.version:
         raise CatalogError("checksum", f"the bytes of version {manifest.version} have another hash")
     return buffer
 

@@ -1,5 +1,8 @@
 """The last good catalog on local disk, for a start without Redis."""
 
+import logging
+import os
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -7,32 +10,53 @@ from catalog_sync import blob
 from engine.catalog.catalog import Catalog
 from engine.errors import CatalogError
 
+log = logging.getLogger(__name__)
+
 
 class LastGood:
-    """Keeps one catalog file per model in ``directory``; its name holds the version, which is the content's hash."""
+    """Keeps files of one model's versions in ``directory``; a name holds the version, which is the content's hash.
+
+    The newest by modification time is the one that served last.
+    """
 
     def __init__(self, directory: Path, model: str) -> None:
         self._directory = directory
         self._stem = quote(model, safe="")
 
-    def save(self, version: str, data: blob.Bytes) -> None:
-        """Keep this version in place of the one before. Raises OSError."""
+    def save(self, version: str, data: blob.Bytes | None, keep: Collection[str]) -> None:
+        """Note that ``version`` serves now; without ``data`` its file is there already. Only ``keep`` stays beside it.
+
+        Raises OSError.
+        """
         self._directory.mkdir(parents=True, exist_ok=True)
-        path = self._directory / f"{self._stem}@{version}.rsc"
-        blob.write_file(path, data)
-        for other in self._files():
-            if other != path:
-                other.unlink(missing_ok=True)
+        path = self._path(version)
+        if data is None:
+            os.utime(path)
+        else:
+            blob.write_file(path, data)
+        for other in self._versions():
+            if other != version and other not in keep:
+                self._path(other).unlink(missing_ok=True)
 
-    def load(self) -> Catalog | None:
-        """The kept catalog, verified; none if none is kept. Raises CatalogError ``checksum``, ``structure``, …"""
-        for path in self._files():
-            data = blob.read_file(path)
-            version = path.stem.rpartition("@")[2]
-            if blob.version_of(data) != version:
-                raise CatalogError("checksum", f"{path}: the bytes are not those of version {version}")
-            return blob.decode(data, version)
-        return None
+    def load(self) -> Iterator[Catalog]:
+        """The kept catalogs that are whole, the one that served last first."""
+        newest_first = sorted(
+            self._versions(), key=lambda version: self._path(version).stat().st_mtime_ns, reverse=True
+        )
+        for version in newest_first:
+            try:
+                data = blob.read_file(self._path(version))
+                if blob.version_of(data) != version:
+                    raise CatalogError("checksum", "the bytes have another hash than the name says")
+                yield blob.decode(data, version)
+            except CatalogError as error:
+                log.warning("%s is refused (%s): %s", self._path(version), error.reason, error.message)
 
-    def _files(self) -> list[Path]:
-        return sorted(self._directory.glob(f"{self._stem}@*.rsc"), key=lambda path: path.stat().st_mtime, reverse=True)
+    def _path(self, version: str) -> Path:
+        return self._directory / f"{self._stem}@{version}.rsc"
+
+    def _versions(self) -> list[str]:
+        return [path.stem.rpartition("@")[2] for path in self._directory.glob("*.rsc") if self._is_own(path)]
+
+    def _is_own(self, path: Path) -> bool:
+        return path.stem.rpartition("@")[0] == self._stem

@@ -157,9 +157,9 @@ class Watcher:
         with self._lock:
             self._state.activate(time.monotonic())
         log.info("catalog %s is active (generation %d)", target.version, target.generation)
-        if data is not None and self._last_good is not None:
+        if self._last_good is not None:
             try:
-                self._last_good.save(target.version, data)
+                self._last_good.save(target.version, data, keep=self._store.resident())
             except OSError as error:
                 log.warning("the last-good copy could not be written: %s", error)
 
@@ -178,15 +178,16 @@ class Watcher:
         return data
 
     def _start_from_disk(self, last_good: LastGood) -> None:
-        """Serve the last-good copy, if it is there and whole."""
-        try:
-            catalog = last_good.load()
-            if catalog is not None:
+        """Serve the newest of the kept copies that is whole and fits."""
+        for catalog in last_good.load():
+            try:
                 self._store.stage(catalog)
                 self._store.activate(catalog.version)
-                log.info("catalog %s is active from the last-good copy", catalog.version)
-        except CatalogError as error:
-            log.warning("the last-good copy is refused (%s): %s", error.reason, error.message)
+            except CatalogError as error:
+                log.warning("the copy of %s is refused (%s): %s", catalog.version, error.reason, error.message)
+            else:
+                log.info("catalog %s is active from its copy on disk", catalog.version)
+                return
 
     def _acknowledge(self) -> None:
         snapshot = self.snapshot()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
-from pydantic_settings import CliPositionalArg, CliSubCommand, get_subcommand
+from pydantic_settings import CliPositionalArg, CliSubCommand, SettingsError, get_subcommand
 
 from catalog_sync.settings import CatalogSettings
 from consumer.service.settings import LayeredSettings
@@ -39,6 +39,7 @@ class Build(BaseModel):
         by_hand = (self.model is not None, self.levels is not None)
         if by_hand != (self.model_dir is None,) * 2:
             raise ValueError("give --model-dir, or --model and --levels")
+        self._sizes()
         return self
 
     def run(self, settings: CatalogSettings) -> None:
@@ -69,10 +70,13 @@ class Build(BaseModel):
 
             spec = ModelSpec.load(self.model_dir)
             return spec.id, tuple(level.size for level in spec.levels)
+        return self.model or "", self._sizes()
+
+    def _sizes(self) -> tuple[int, ...]:
         try:
-            return self.model or "", tuple(int(size) for size in (self.levels or "").split(","))
+            return tuple(int(size) for size in self.levels.split(",")) if self.levels is not None else ()
         except ValueError as error:
-            raise CatalogError("structure", f"--levels {self.levels}: not integers separated by commas") from error
+            raise ValueError(f"--levels {self.levels}: not integers separated by commas") from error
 
 
 class _OnRedis(BaseModel):
@@ -205,9 +209,10 @@ class CatalogCommand(LayeredSettings):
     rollback: CliSubCommand[Rollback] = Field(description="go back to the version before")
 
     def cli_cmd(self) -> None:
-        command = get_subcommand(self)
-        if isinstance(command, Build | Publish | Status | Activate | Rollback):
-            command.run(self.catalog)
+        command = get_subcommand(self, is_required=False)
+        if not isinstance(command, Build | Publish | Status | Activate | Rollback):
+            raise SettingsError("a sub-command is missing: build, publish, status, activate or rollback")
+        command.run(self.catalog)
 
 
 def _say(line: str) -> None:

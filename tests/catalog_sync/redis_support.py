@@ -52,6 +52,12 @@ class Fleet:
     def watcher(self) -> Watcher:
         return Watcher(self.settings, self.store)
 
+    def connect_as(self, user: str, password: str, rules: Sequence[str]) -> None:
+        """Later watchers are this Redis user, who gets these ACL rules."""
+        self.redis.execute_command("ACL", "SETUSER", user, *rules)  # type: ignore[no-untyped-call]  # redis-py's
+        url = self.server.url.replace("redis://", f"redis://{user}:{password}@")
+        self.settings = self.settings.model_copy(update={"url": SecretStr(url)})
+
     def publish(self, item_ids: Sequence[int], label: str | None = None) -> Pointer:
         return self.publisher.publish(*version_with(item_ids, label=label))
 

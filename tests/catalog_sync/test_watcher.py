@@ -288,33 +288,49 @@ def test_a_half_open_subscription_is_rebuilt(fleet: Fleet, server: EmbeddedRedis
         hole.close()
 
 
-def test_without_redis_the_start_takes_the_last_good_copy_from_disk(tmp_path: Path) -> None:
+def test_without_redis_the_start_takes_the_copy_that_served_last(tmp_path: Path) -> None:
+    disk = tmp_path / "catalogs"
     with EmbeddedRedis() as own:
-        fleet = Fleet(own, poll_seconds=0.2, disk=tmp_path / "catalogs")
-        for n in (5, 6):
-            pointer = fleet.publish(range(n))
-            with fleet.watcher():
-                until_active(fleet, pointer, within=3.0)
+        fleet = Fleet(own, poll_seconds=0.2, disk=disk)
+        with fleet.watcher() as watcher:
+            pointers = []
+            for n in (5, 6, 7):
+                pointers.append(fleet.publish(range(n)))
+                until_active(fleet, pointers[-1], within=3.0)
+            back = fleet.publisher.rollback(MODEL)
+            until_active(fleet, back)
+            eventually(lambda: watcher.snapshot().generation == back.generation)
+        assert {path.name for path in disk.iterdir()} == {f"m@{pointer.version}.rsc" for pointer in pointers[1:]}
         fleet.close()
-        assert [path.name for path in (tmp_path / "catalogs").iterdir()] == [f"m@{pointer.version}.rsc"]
         own.kill()
-        offline = Fleet(own, poll_seconds=0.2, disk=tmp_path / "catalogs")
+        offline = Fleet(own, poll_seconds=0.2, disk=disk)
         with offline.watcher() as watcher:
-            until_active(offline, pointer, within=3.0)
+            until_active(offline, back, within=3.0)
             assert until_state(watcher, "unreachable", "unreachable").generation == 0
         offline.close()
-        [copy] = (tmp_path / "catalogs").iterdir()
+
+
+def test_a_damaged_copy_on_disk_is_passed_over_and_redis_heals_the_start(tmp_path: Path) -> None:
+    disk = tmp_path / "catalogs"
+    with EmbeddedRedis() as own:
+        fleet = Fleet(own, poll_seconds=0.2, disk=disk)
+        pointer = fleet.publish(range(5))
+        with fleet.watcher():
+            until_active(fleet, pointer, within=3.0)
+            eventually(lambda: list(disk.glob("m@*.rsc")))
+        fleet.close()
+        own.kill()
+        [copy] = disk.iterdir()
         data = bytearray(copy.read_bytes())
         data[-1] ^= 1
         copy.write_bytes(data)
-        damaged = Fleet(own, poll_seconds=0.2, disk=tmp_path / "catalogs")
+        damaged = Fleet(own, poll_seconds=0.2, disk=disk)
         with damaged.watcher() as watcher:
             until_state(watcher, "unreachable", "unreachable")
             eventually(lambda: watcher.snapshot().staleness_seconds > 0.5)
             assert damaged.store.active is None
             own.start()
-            pointer = damaged.publish(range(7))
-            until_active(damaged, pointer, within=5.0)
+            until_active(damaged, damaged.publish(range(7)), within=5.0)
         damaged.close()
 
 
@@ -337,3 +353,34 @@ def test_stop_is_prompt_whatever_redis_does(fleet: Fleet) -> None:
     begin = time.monotonic()
     watcher.stop()
     assert time.monotonic() - begin < 1.0
+
+
+def test_the_documented_rights_are_enough(fleet: Fleet) -> None:
+    instance = fleet.settings.instance
+    keys = f"resetkeys resetchannels -@all %R~{{{fleet.namespace}}}:* %RW~{fleet.keys.ack(instance)}"
+    commands = "+get +mget +getrange +strlen +exists +hget +hgetall +set +del +expire +pttl +subscribe +unsubscribe"
+    rules = f"on >pass {keys} &{fleet.keys.notify} {commands} +ping +hello".split()
+    fleet.connect_as("consumer", "pass", rules)
+    with fleet.watcher() as watcher:
+        until_active(fleet, fleet.publish(range(5)), within=3.0)
+        until_active(fleet, fleet.publish(range(6)))
+        eventually(lambda: fleet.redis.exists(fleet.keys.ack(instance)), timeout=2.0)
+        assert watcher.snapshot().reconnects == 0
+
+
+def test_without_the_right_to_subscribe_the_poll_still_follows(fleet: Fleet) -> None:
+    fleet.poll_seconds = 0.1
+    fleet.__post_init__()
+    fleet.connect_as("deaf", "pass", ["on", ">pass", "~*", "resetchannels", "+@all"])
+    with fleet.watcher() as watcher:
+        for n in (5, 6):
+            until_active(fleet, fleet.publish(range(n)), within=3.0)
+        until_state(watcher, "current", None)
+
+
+def test_a_wrong_password_is_reported_and_retried_calmly(fleet: Fleet) -> None:
+    fleet.connect_as("someone", "wrong", ["on", ">right", "~*", "&*", "+@all"])
+    with fleet.watcher() as watcher:
+        error = until_state(watcher, "unreachable", "unreachable").error
+        assert error is not None
+        assert "wrong" not in error.replace("WRONGPASS", "")
