@@ -58,6 +58,7 @@ class ClientTransport:
         self._ready = threading.Event()
         self._failure: TransportError | None = None
         self._trouble = ""
+        self._noted: set[int] = set()
         self._producer = Producer({**kafka.producer(), "log_level": _CRITICAL_ONLY, "error_cb": self._note})
         self._thread = threading.Thread(target=self._run, name="recall-client", daemon=True)
 
@@ -156,8 +157,11 @@ class ClientTransport:
         }
 
     def _note(self, error: KafkaError) -> None:
-        """librdkafka tells its trouble here at every attempt; one line for each kind is enough."""
-        if error.str() != self._trouble:
+        """librdkafka tells its trouble here at every attempt: it is logged once for each kind."""
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            return  # the brokers' own errors say why
+        if error.code() not in self._noted:
+            self._noted.add(error.code())
             log.warning("Kafka: %s", error.str())
         self._trouble = error.str()
 
