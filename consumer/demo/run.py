@@ -33,6 +33,7 @@ INSTANCE = "demo"
 PARTITIONS = 2
 WIDTH = 50
 TIMEOUT_S = 30.0
+ALIVE_CHECK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,7 @@ def run_demo(options: DemoOptions, console: Console) -> bool:
             base = film_release(data, options.model, "all films")
         kafka, owner, service = _start(stage, options, base, screen)
         screen.line(f"status page: {service.url}")
-        checks = list(asyncio.run(_play(options, data, base, kafka, owner, screen)))
-        service.check_alive()
+        checks = asyncio.run(_play(options, data, base, kafka, owner, service, screen))
         if not options.keep:
             with screen.step("the service drains and stops"):
                 checks.append(check_stopped(service.stop()))
@@ -100,12 +100,26 @@ def _start(
 
 
 async def _play(
-    options: DemoOptions, data: MovieLens, base: Release, kafka: KafkaSettings, owner: CatalogOwner, screen: Screen
+    options: DemoOptions,
+    data: MovieLens,
+    base: Release,
+    kafka: KafkaSettings,
+    owner: CatalogOwner,
+    service: ServiceProcess,
+    screen: Screen,
 ) -> list[Check]:
+    """The scenario's checks. Raises ServiceError as soon as the service is gone."""
     users = np.unique(np.linspace(0, data.users - 1, min(options.users, data.users)).astype(int)).tolist()
     async with RecallClient(kafka) as client:
         send = HistorySender(client, data, TIMEOUT_S)
-        return list(await Scenario(data, options.model, base, users, owner, send, screen).play())
+        story = asyncio.create_task(Scenario(data, options.model, base, users, owner, send, screen).play())
+        try:
+            while not story.done():
+                await asyncio.wait([story], timeout=ALIVE_CHECK_S)
+                service.check_alive()
+            return await story
+        finally:
+            story.cancel()
 
 
 def _wait_for_interrupt(screen: Screen, service: ServiceProcess, kafka: KafkaSettings) -> None:

@@ -44,7 +44,7 @@ class Scenario:
     checks: list[Check] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
 
-    async def play(self) -> Sequence[Check]:
+    async def play(self) -> list[Check]:
         first = await self._recall()
         popular = Counter(item for answer in first for item in answer.items)
         withdrawn = [item for item, _ in popular.most_common(WITHDRAWN)]
