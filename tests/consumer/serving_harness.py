@@ -69,8 +69,7 @@ class TopicReader:
             {
                 "bootstrap.servers": cluster.bootstrap_servers,
                 "group.id": f"reader-{topic}",
-                **NO_COMMIT,
-                **CLIENT_SETTINGS,
+                **READER,
             },
             logger=SILENT,
         )
@@ -177,7 +176,7 @@ class Harness:
     def committed(self, partition: int = 0) -> int:
         """The group's committed offset, -1001 when there is none."""
         asker = Consumer(
-            {"bootstrap.servers": self.cluster.bootstrap_servers, "group.id": self.group, **NO_COMMIT}, logger=SILENT
+            {"bootstrap.servers": self.cluster.bootstrap_servers, "group.id": self.group, **READER}, logger=SILENT
         )
         try:
             (found,) = asker.committed([TopicPartition(REQUESTS, partition)], timeout=10)
