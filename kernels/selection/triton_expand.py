@@ -56,6 +56,22 @@ def _children(start, first, count, row, code, item_begin, live, all_live, exclud
 
 
 @triton.jit
+def _keep_scores(place, exists, logit, alive, base, z, best_beam, count_each, row, histogram, CHILDREN: tl.constexpr):
+    """Store the scores of a block and count them; returns the best, and how many live ones are NaN."""
+    score = base + (logit - z)
+    valid = alive & (score == score)
+    tl.store(row + place, tl.where(valid, score, float("nan")), mask=exists)
+    ranked = tl.where(valid, score, float("-inf"))
+    if count_each:
+        tl.atomic_add(histogram + distance_bin(ranked, best_beam), 1, mask=valid, sem="relaxed")
+    else:
+        group_best = tl.max(tl.reshape(ranked, [CHILDREN // GROUP, GROUP]), 1)
+        some = tl.max(tl.reshape(valid.to(tl.int32), [CHILDREN // GROUP, GROUP]), 1) > 0
+        tl.atomic_add(histogram + distance_bin(group_best, best_beam), 1, mask=some, sem="relaxed")
+    return tl.max(ranked, 0), tl.sum((alive & (score != score)).to(tl.int32), 0)
+
+
+@triton.jit
 def _merge_log_sum(top, total, x):
     """Add a block to a running log-sum-exp."""
     new_top = tl.maximum(top, tl.max(x, 0))
@@ -82,20 +98,23 @@ def expand(
     if tl.program_id(0) == 0:  # what the launches after this one count in
         tl.store(counters + r * 4 + tl.arange(0, 4), tl.zeros([4], tl.int32))
         tl.store(radix + r * RADIX + tl.arange(0, RADIX), tl.zeros([RADIX], tl.int32))
-    beams = tl.load(width + r)
-    if b >= beams:
-        return
     at = r * W + b
-    row = logits + at.to(tl.int64) * C
+    beams = tl.load(width + r)
+    node = tl.load(nodes + at)
+    base = tl.load(scores + at)
+    best_beam = tl.load(scores + r * W)
+    wanted = tl.load(next_width + r)
     is_legal = tl.load(legal + r).to(tl.int32) != 0
-    lane = tl.arange(0, CODES)
-    if not GIVEN_Z:  # on its way while the pointers below are followed
-        x = tl.load(row + lane, mask=(lane < C) & (not is_legal), other=float("-inf")).to(tl.float32)
     child_begin = tl.load(address + r).to(tl.pointer_type(tl.int32))
     code = tl.load(address + R + r).to(tl.pointer_type(tl.int32))
     item_begin = tl.load(address + 2 * R + r).to(tl.pointer_type(tl.int32))
     live = tl.load(address + 3 * R + r).to(tl.pointer_type(tl.int32))
-    node = tl.load(nodes + at)
+    if b >= beams:
+        return
+    row = logits + at.to(tl.int64) * C
+    lane = tl.arange(0, CODES)
+    if not GIVEN_Z:  # on its way while the pointers below are followed
+        x = tl.load(row + lane, mask=(lane < C) & (not is_legal), other=float("-inf")).to(tl.float32)
     first = tl.load(child_begin + node)
     count = tl.load(child_begin + node + 1) - first
     item_first = tl.load(item_begin + first)
@@ -111,51 +130,49 @@ def expand(
         high += tl.sum((item < item_last).to(tl.int32), 0)
         start += 1024
     all_live = (passing == item_last - item_first) & (high == low)
+    start = part * CHILDREN
+    place, exists, logit, alive = _children(
+        start, first, count, row, code, item_begin, live, all_live, hidden, low, high, CHILDREN
+    )
 
     top = tl.full([], float("-inf"), tl.float32)
     total = tl.full([], 0.0, tl.float32)
     if is_legal:
-        start = 0
-        while start < count:
-            _, _, x_child, alive = _children(
-                start, first, count, row, code, item_begin, live, all_live, hidden, low, high, CHILDREN
+        begin = 0
+        while begin < count:
+            _, _, x_child, alive_child = _children(
+                begin, first, count, row, code, item_begin, live, all_live, hidden, low, high, CHILDREN
             )
-            top, total = _merge_log_sum(top, total, tl.where(alive, x_child, float("-inf")))
-            start += CHILDREN
+            top, total = _merge_log_sum(top, total, tl.where(alive_child, x_child, float("-inf")))
+            begin += CHILDREN
         z = top + tl.where(total == 1.0, 0.0, tl.log(total))
     elif GIVEN_Z:
         z = tl.load(log_z + at)
     else:
         top, total = _merge_log_sum(top, total, x)
-        start = CODES
-        while start < C:
-            more = tl.load(row + start + lane, mask=start + lane < C, other=float("-inf")).to(tl.float32)
+        begin = CODES
+        while begin < C:
+            more = tl.load(row + begin + lane, mask=begin + lane < C, other=float("-inf")).to(tl.float32)
             top, total = _merge_log_sum(top, total, more)
-            start += CODES
+            begin += CODES
         z = top + tl.log(total)
 
-    base = tl.load(scores + at)
-    best_beam = tl.load(scores + r * W)
-    count_each = (b < TOP_BEAMS) | (count * beams <= 2 * GROUP * tl.load(next_width + r))
-    best = tl.full([], float("-inf"), tl.float32)
-    invalid = tl.full([], 0, tl.int32)
-    start = part * CHILDREN
+    count_each = (b < TOP_BEAMS) | (count * beams <= 2 * GROUP * wanted)
+    counts = histogram + r * BINS
+    out = candidates + at.to(tl.int64) * C
+    best, invalid = _keep_scores(
+        place, exists, logit, alive, base, z, best_beam, count_each, out, counts, CHILDREN
+    )
+    start += SPLIT * CHILDREN
     while start < count:
         place, exists, logit, alive = _children(
             start, first, count, row, code, item_begin, live, all_live, hidden, low, high, CHILDREN
         )
-        score = base + (logit - z)
-        valid = alive & (score == score)
-        invalid += tl.sum((alive & (score != score)).to(tl.int32), 0)
-        tl.store(candidates + at.to(tl.int64) * C + place, tl.where(valid, score, float("nan")), mask=exists)
-        ranked = tl.where(valid, score, float("-inf"))
-        best = tl.maximum(best, tl.max(ranked, 0))
-        if count_each:
-            tl.atomic_add(histogram + r * BINS + distance_bin(ranked, best_beam), 1, mask=valid, sem="relaxed")
-        else:
-            group_best = tl.max(tl.reshape(ranked, [CHILDREN // GROUP, GROUP]), 1)
-            some = tl.max(tl.reshape(valid.to(tl.int32), [CHILDREN // GROUP, GROUP]), 1) > 0
-            tl.atomic_add(histogram + r * BINS + distance_bin(group_best, best_beam), 1, mask=some, sem="relaxed")
+        block_best, block_invalid = _keep_scores(
+            place, exists, logit, alive, base, z, best_beam, count_each, out, counts, CHILDREN
+        )
+        best = tl.maximum(best, block_best)
+        invalid += block_invalid
         start += SPLIT * CHILDREN
     tl.store(best_out + at * SPLIT + part, tl.where(invalid > 0, float("nan"), best))
     if part == 0:

@@ -99,7 +99,7 @@ def expand_select(
         CODES=code_block, CHILDREN=min(max(code_block, 32), 1024), SPLIT=parts, GIVEN_Z=log_z is not None, RADIX=RADIX,
         num_warps=8, maxnreg=EXPAND_REGISTERS,
     )  # fmt: skip
-    sift_beams = 1 if parts > 1 else 2
+    sift_beams = 1 if parts > 1 else 2 if requests * beams <= 2048 else 4
     sift[(triton.cdiv(beams, sift_beams) * parts, requests)](
         space.candidates, first, count, space.best, histogram, scores, width, next_width, counters,
         space.keys, space.parents,
