@@ -1,5 +1,6 @@
 """``recallstream recall``: a file through the engine."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 
 from catalog_sync import blob
 from consumer.cli.main import main
+from consumer.offline import OfflineRecall, answer_schema, recall_file
+from consumer.wire.settings import RecallDefaults, WireLimits
 from engine.catalog.build import build_catalog
 from engine.catalog.catalog import Catalog
+from engine.errors import DeviceError, RequestError
 from engine.recall_engine import RecallEngine
 from engine.request import BeamPolicy, RecallRequest, RecallResult
 from engine.settings import EngineSettings
@@ -162,4 +166,20 @@ def test_a_failure_is_one_line_and_leaves_no_output(
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert last.startswith("recallstream recall: ")
     assert message in last
+    assert [path.name for path in tmp_path.iterdir()] == ["in.parquet"]
+
+
+class LostDevice:
+    """An engine whose device goes away at the first batch."""
+
+    def recall(self, requests: Sequence[RecallRequest]) -> list[RecallResult | RequestError]:
+        raise DeviceError("the device is lost")
+
+
+def test_a_run_that_ends_half_way_leaves_no_file(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"history": [[100]]}), tmp_path / "in.parquet")
+    recall = OfflineRecall(LostDevice(), levels=3, max_batch=4, defaults=RecallDefaults(), limits=WireLimits())
+    schema = answer_schema(pa.schema([]), make_catalog(), return_sids=False, return_fields=())
+    with pytest.raises(DeviceError):
+        recall_file(recall, tmp_path / "in.parquet", tmp_path / "out.parquet", schema, lambda done: None)
     assert [path.name for path in tmp_path.iterdir()] == ["in.parquet"]
