@@ -108,6 +108,8 @@ class Harness:
 
     def __post_init__(self) -> None:
         self._producer = Producer({"bootstrap.servers": self.cluster.bootstrap_servers}, logger=SILENT)
+        asker = {"bootstrap.servers": self.cluster.bootstrap_servers, "group.id": self.group, **READER}
+        self._asker = Consumer(asker, logger=SILENT)
 
     def kafka(self, **changes: Any) -> KafkaSettings:
         fast = {
@@ -175,19 +177,14 @@ class Harness:
 
     def committed(self, partition: int = 0) -> int:
         """The group's committed offset, -1001 when there is none."""
-        asker = Consumer(
-            {"bootstrap.servers": self.cluster.bootstrap_servers, "group.id": self.group, **READER}, logger=SILENT
-        )
-        try:
-            (found,) = asker.committed([TopicPartition(REQUESTS, partition)], timeout=10)
-            return int(found.offset)
-        finally:
-            asker.close()
+        (found,) = self._asker.committed([TopicPartition(REQUESTS, partition)], timeout=10)
+        return int(found.offset)
 
     def close(self) -> None:
         for member in self.members:
             member.engine.gate.set()
             member.stop()
+        self._asker.close()
         self.replies.close()
         self.dead_letters.close()
 
