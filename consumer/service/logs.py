@@ -31,5 +31,3 @@ def configure_logging(settings: LogSettings) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if settings.format == "json" else logging.Formatter(TEXT))
     logging.basicConfig(level=settings.level.upper(), handlers=[handler], force=True)
-    # A request line per probe and scrape would drown the rest.
-    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from catalog_sync import blob
 from catalog_sync.connection import connect
@@ -26,6 +27,10 @@ from consumer.client import RecallClient, RecallReply
 from consumer.stream.mock_cluster import MockCluster
 from consumer.stream.settings import KafkaSettings
 from engine.catalog.build import build_catalog
+from engine.catalog.catalog import Catalog
+from engine.recall_engine import RecallEngine
+from engine.request import BeamPolicy, RecallRequest, RecallResult
+from engine.settings import EngineSettings
 from tests.consumer.waiting import eventually
 from tests.engine.tiny_models import TinyModel, write_model
 
@@ -52,10 +57,24 @@ def redis() -> Iterator[CatalogSettings]:
         yield CatalogSettings.model_validate({"url": server.url})
 
 
-def publish(settings: CatalogSettings, items: np.ndarray[Any, np.dtype[np.int64]], namespace: str) -> str:
+def make_catalog(items: NDArray[np.int64]) -> Catalog:
     random = np.random.default_rng(5)
     sids = np.stack([random.integers(0, size, len(items)) for size in MODEL.sizes], axis=1).astype(np.int32)
-    catalog = build_catalog(version="", model=MODEL.name, sizes=MODEL.sizes, ids=items, sids=sids)
+    return build_catalog(version="v", model=MODEL.name, sizes=MODEL.sizes, ids=items, sids=sids)
+
+
+def recalled_directly(model: Path, count: int) -> list[list[int]]:
+    """What the engine gives for the requests of ``ask``."""
+    engine = RecallEngine(EngineSettings(model=model, context_pages=64, threads=1))
+    engine.catalogs.stage(make_catalog(ITEMS))
+    engine.catalogs.activate("v")
+    requests = [RecallRequest(BeamPolicy((8, 8, 8)), 5, history=np.array([100 + n])) for n in range(count)]
+    answers = [engine.recall([request])[0] for request in requests]
+    return [np.asarray(answer.items).tolist() for answer in answers if isinstance(answer, RecallResult)]
+
+
+def publish(settings: CatalogSettings, items: NDArray[np.int64], namespace: str) -> str:
+    catalog = make_catalog(items)
     data = blob.encode(catalog)
     manifest = Manifest.of(dataclasses.replace(catalog, version=blob.version_of(data)), data)
     Publisher(connect(settings), namespace).publish(manifest, data)
@@ -135,7 +154,7 @@ def test_from_start_to_drain(model: Path, kafka: KafkaSettings, redis: CatalogSe
         replies = ask(kafka, 12)
         assert {reply.status for reply in replies} == {"ok"}
         assert {reply.catalog for reply in replies} == {first}
-        assert all(len(reply.items) == 5 for reply in replies)
+        assert [np.asarray(reply.items).tolist() for reply in replies] == recalled_directly(model, 12)
 
         second = publish(redis, ITEMS[:40], "whole")
         eventually(lambda: running.status()["catalog"]["active"] == second)
