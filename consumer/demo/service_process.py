@@ -19,7 +19,8 @@ from engine.errors import RecallstreamError
 
 READY_S = 120.0
 STOP_S = 30.0
-_LOG_LINES = 15
+_LOG_LINES = 5
+_LOG_COLUMNS = 200
 
 
 class ServiceError(RecallstreamError):
@@ -57,14 +58,14 @@ class ServiceProcess:
         while not self._is_ready():
             self.check_alive()
             if time.monotonic() > deadline:
-                raise ServiceError(f"the service was not ready within {timeout:.0f} s\n{self._last_lines()}")
+                raise ServiceError(f"the service was not ready within {timeout:.0f} s: {self._last_words()}")
             time.sleep(0.05)
 
     def check_alive(self) -> None:
         """Raises ServiceError if the process has ended."""
         if self._process is None or self._process.poll() is not None:
             code = None if self._process is None else self._process.returncode
-            raise ServiceError(f"the service ended with exit code {code}\n{self._last_lines()}")
+            raise ServiceError(f"the service ended with exit code {code}: {self._last_words()}")
 
     def stop(self, timeout: float = STOP_S) -> int | None:
         """Let it drain and end; returns its exit code, None if it had to be killed or never ran."""
@@ -97,9 +98,9 @@ class ServiceProcess:
         except (urllib.error.URLError, OSError):
             return False
 
-    def _last_lines(self) -> str:
-        text = self._log.read_text(errors="replace") if self._log.exists() else ""
-        return "\n".join(text.splitlines()[-_LOG_LINES:])
+    def _last_words(self) -> str:
+        lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
+        return " | ".join(line[:_LOG_COLUMNS] for line in lines[-_LOG_LINES:]) or "it logged nothing"
 
 
 def free_port() -> int:
