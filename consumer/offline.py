@@ -23,6 +23,8 @@ REQUEST_COLUMNS = frozenset(RequestOptions.__annotations__) - {"deadline_ms", "l
 """Columns that mean what the request's field of that name means; a null takes the default."""
 
 Answer = RecallResult | RequestError
+Advance = Callable[[int], None]
+"""Called with the rows done since its last call."""
 
 
 class TableError(RecallstreamError):
@@ -56,13 +58,16 @@ class OfflineRecall:
         self._limits = limits
         self._returned: RequestOptions = {"return_sids": return_sids, "return_fields": tuple(return_fields)}
 
-    def answer(self, rows: pa.RecordBatch) -> list[Answer]:
+    def answer(self, rows: pa.RecordBatch, advance: Advance) -> list[Answer]:
         """One answer a row, in order; a bad row's is its error."""
         requests = [self._request(options) for options in _rows(rows)]
         good = [request for request in requests if isinstance(request, RecallRequest)]
+        advance(len(requests) - len(good))
         answers: list[Answer] = []
         for begin in range(0, len(good), self._max_batch):
-            answers += self._engine.recall(good[begin : begin + self._max_batch])
+            batch = good[begin : begin + self._max_batch]
+            answers += self._engine.recall(batch)
+            advance(len(batch))
         found = iter(answers)
         return [next(found) if isinstance(request, RecallRequest) else request for request in requests]
 
@@ -77,23 +82,21 @@ class OfflineRecall:
 
 
 def recall_file(
-    recall: OfflineRecall, source: Path, target: Path, schema: pa.Schema, advance: Callable[[int], None]
+    recall: OfflineRecall, source: Path, target: Path, schema: pa.Schema, advance: Advance
 ) -> tuple[int, int]:
     """Answer every row of ``source`` into ``target``. Returns the rows and how many of them have an error.
 
-    ``target`` appears when it is complete. ``advance`` is called with the rows done since its last call.
-    Raises TableError.
+    ``target`` appears when it is complete. Raises TableError.
     """
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     total = failed = 0
     try:
         with open_input(source) as table, pq.ParquetWriter(partial, schema) as writer:
             for rows in table.iter_batches(CHUNK_ROWS, columns=input_columns(table)):
-                answers = recall.answer(rows)
+                answers = recall.answer(rows, advance)
                 writer.write_table(answer_table(rows, answers, schema))
                 total += len(answers)
                 failed += sum(isinstance(answer, RequestError) for answer in answers)
-                advance(len(answers))
         partial.replace(target)
     except pa.ArrowException as error:
         raise TableError(f"{source}: {error}") from error

@@ -169,6 +169,30 @@ def test_a_failure_is_one_line_and_leaves_no_output(
     assert [path.name for path in tmp_path.iterdir()] == ["in.parquet"]
 
 
+class Echo:
+    """Counts the requests of each call and refuses them all."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def recall(self, requests: Sequence[RecallRequest]) -> list[RecallResult | RequestError]:
+        self.calls.append(len(requests))
+        return [RequestError("internal", "an echo")] * len(requests)
+
+
+def test_rows_go_in_batches_and_progress_is_told_of_each() -> None:
+    engine, steps = Echo(), list[int]()
+    recall = OfflineRecall(engine, levels=3, max_batch=4, defaults=RecallDefaults(), limits=WireLimits())
+    rows = pa.record_batch({"history": [[1], None, [2], [3], [4], [5]]})
+    answers = recall.answer(rows, steps.append)
+    assert (engine.calls, steps) == ([4, 1], [1, 4, 1])
+    assert [answer.code for answer in answers if isinstance(answer, RequestError)][:3] == [
+        "internal",
+        "bad_request",
+        "internal",
+    ]
+
+
 class LostDevice:
     """An engine whose device goes away at the first batch."""
 
