@@ -1,5 +1,7 @@
 """Fetch one version from Redis and check all of it."""
 
+from threading import Event
+
 import redis
 
 from catalog_sync import blob
@@ -22,14 +24,19 @@ def fetch_manifest(client: redis.Redis, keys: Keys, pointer: Pointer) -> Manifes
     return manifest
 
 
-def fetch_blob(client: redis.Redis, keys: Keys, manifest: Manifest) -> bytearray:
-    """The bytes of a version, every hash checked. Raises CatalogError ``missing``, ``memory`` or ``checksum``."""
+def fetch_blob(client: redis.Redis, keys: Keys, manifest: Manifest, stop: Event) -> bytearray:
+    """The bytes of a version, every hash checked.
+
+    Raises CatalogError ``missing``, ``memory``, ``checksum``, or ``stopped`` when ``stop`` is set.
+    """
     try:
         buffer = bytearray(manifest.size)
     except MemoryError as error:
         raise CatalogError("memory", f"no memory for the {manifest.size} bytes of {manifest.version}") from error
     view = memoryview(buffer)
     for number, digest in enumerate(manifest.chunks):
+        if stop.is_set():
+            raise CatalogError("stopped", f"the fetch of {manifest.version} was broken off: the process ends")
         target = view[number * manifest.chunk_bytes : (number + 1) * manifest.chunk_bytes]
         chunk = get_bytes(client, keys.chunk(manifest.version, number))
         if chunk is None:

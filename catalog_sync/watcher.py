@@ -172,7 +172,7 @@ class Watcher:
         self._store.check_model(manifest.model, manifest.sizes)
         if manifest.size > free_memory_of_host():
             raise CatalogError("memory", f"{manifest.size} bytes to fetch, less is free on the host")
-        data = fetch_blob(self._redis, self._keys, manifest)
+        data = fetch_blob(self._redis, self._keys, manifest, self._stop)
         self._store.stage(decode_as(manifest, data))
         self._store.activate(target.version)
         return data

@@ -154,6 +154,19 @@ def test_a_wrong_value_in_any_array_is_refused(name: str, index: int, value: int
     assert refused(data) == "structure"
 
 
+def test_begins_whose_differences_overflow_are_refused() -> None:
+    """Every step of these is positive modulo 2^32, and the levels agree with each other."""
+    data = blob.encode(rich_catalog())
+    third = 1_431_655_766
+    for name, values in (
+        ("item_begin/2", [0, third, 2 * third - 2**32, 4]),
+        ("item_begin/1", [0, 2 * third - 2**32, 4]),
+    ):
+        dtype, count, offset = sections(data)[name]
+        np.frombuffer(data, dtype, count, offset)[:] = values
+    assert refused(data) == "structure"
+
+
 def test_strings_ids_that_repeat_are_refused() -> None:
     data = blob.encode(rich_catalog(strings=True))
     _, _, offset = sections(data)["ids/text"]

@@ -1,6 +1,7 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import msgspec
 import numpy as np
@@ -10,9 +11,11 @@ from pydantic import SecretStr
 from catalog_sync import blob
 from catalog_sync.connection import get_bytes
 from catalog_sync.embedded import EmbeddedRedis
+from catalog_sync.fetch import fetch_blob
 from catalog_sync.layout import Ack, Pointer, chunks_of, read_record, sha256
 from catalog_sync.state import WatcherSnapshot
 from catalog_sync.watcher import Watcher
+from engine.errors import CatalogError
 from tests.catalog_sync.black_hole import BlackHole
 from tests.catalog_sync.redis_support import MODEL, SIZES, Fleet, version_with
 from tests.consumer.waiting import eventually
@@ -25,11 +28,11 @@ def fleet(server: EmbeddedRedis) -> Iterator[Fleet]:
     running.close()
 
 
-def until_active(fleet: Fleet, pointer: Pointer, within: float = 1.0) -> None:
+def until_active(fleet: Fleet, pointer: Pointer, within: float = 5.0) -> None:
     eventually(lambda: fleet.store.active == pointer.version, timeout=within)
 
 
-def until_state(watcher: Watcher, state: str, reason: str | None, within: float = 2.0) -> WatcherSnapshot:
+def until_state(watcher: Watcher, state: str, reason: str | None, within: float = 5.0) -> WatcherSnapshot:
     def reached() -> WatcherSnapshot | None:
         snapshot = watcher.snapshot()
         return snapshot if (snapshot.state, snapshot.reason) == (state, reason) else None
@@ -45,7 +48,7 @@ def check_serves(fleet: Fleet, items: int) -> None:
 def test_the_pointer_of_the_start_and_every_publish_become_active_and_are_acknowledged(fleet: Fleet) -> None:
     first = fleet.publish(range(10))
     with fleet.watcher() as watcher:
-        until_active(fleet, first, within=3.0)
+        until_active(fleet, first)
         second = fleet.publish(range(20))
         until_active(fleet, second)
         check_serves(fleet, 20)
@@ -73,7 +76,7 @@ def test_a_rollback_activates_the_resident_previous_version_without_a_fetch(flee
     first, second = fleet.publish(range(10)), fleet.publish(range(20))
     fleet.publisher.rollback(MODEL)
     with fleet.watcher() as watcher:
-        until_active(fleet, first, within=3.0)
+        until_active(fleet, first)
         fleet.publisher.activate(second.version)
         until_active(fleet, second)
         for key in fleet.redis.scan_iter(fleet.keys.chunk(first.version, 0)[:-1] + "*"):
@@ -86,7 +89,7 @@ def test_a_rollback_activates_the_resident_previous_version_without_a_fetch(flee
 def test_a_burst_of_publishes_ends_at_the_newest(fleet: Fleet) -> None:
     with fleet.watcher() as watcher:
         pointers = [fleet.publish(range(n)) for n in range(1, 15)]
-        until_active(fleet, pointers[-1], within=3.0)
+        until_active(fleet, pointers[-1])
         assert watcher.snapshot().activated <= len(pointers)
 
 
@@ -132,20 +135,21 @@ def test_a_damaged_version_is_refused_and_the_active_one_serves_on(fleet: Fleet,
     fleet.publisher.upload(manifest, data)
     version = manifest.version
     with fleet.watcher() as watcher:
-        until_active(fleet, good, within=3.0)
+        until_active(fleet, good)
         keys = (fleet.keys.manifest(version), fleet.keys.chunk(version, 1), fleet.keys.chunk(version, 2))
+        damage(fleet, kind, *keys)
         if "manifest" not in kind:
-            damage(fleet, kind, *keys)
             fleet.publisher.activate(version)
-        else:  # the pointer must hold the hash of the manifest as it was published
+        else:  # the publisher would notice
+            digest = sha256(msgspec.json.encode(manifest))
             fleet.redis.hset(
-                fleet.keys.current(MODEL),
-                mapping={"version": version, "generation": 1, "manifest": sha256(msgspec.json.encode(manifest))},
+                fleet.keys.current(MODEL), mapping={"version": version, "generation": 1, "manifest": digest}
             )
-            damage(fleet, kind, *keys)
             fleet.redis.publish(fleet.keys.notify, 1)
         snapshot = until_state(watcher, "refused", reason)
         assert (snapshot.active, snapshot.target, snapshot.refused[reason] >= 1) == (good.version, version, True)
+        assert snapshot.error is not None
+        assert ("manifest" if "manifest" in kind else "chunk 1") in snapshot.error
         assert fleet.store.resident() == (good.version,)
         check_serves(fleet, 10)
         again = fleet.publish(range(30))
@@ -163,7 +167,7 @@ def test_a_missing_chunk_that_comes_back_is_fetched_without_a_new_pointer(fleet:
     with fleet.watcher() as watcher:
         until_state(watcher, "refused", "missing")
         fleet.redis.set(key, chunk)
-        until_active(fleet, pointer, within=5.0)
+        until_active(fleet, pointer)
 
 
 def test_a_version_refused_for_good_is_not_fetched_again(fleet: Fleet) -> None:
@@ -215,13 +219,13 @@ def test_no_memory_is_a_refusal_that_is_retried(fleet: Fleet) -> None:
     with fleet.watcher() as watcher:
         until_state(watcher, "refused", "memory")
         fleet.free_memory = 1 << 40
-        until_active(fleet, pointer, within=5.0)
+        until_active(fleet, pointer)
 
 
 def test_an_unexpected_fault_is_a_refusal_too(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     good = fleet.publish(range(9))
     with fleet.watcher() as watcher:
-        until_active(fleet, good, within=3.0)
+        until_active(fleet, good)
         monkeypatch.setattr(fleet.store, "stage", lambda _: 1 // 0)
         fleet.publish(range(10))
         assert until_state(watcher, "refused", "internal").active == good.version
@@ -231,7 +235,7 @@ def test_an_unexpected_fault_is_a_refusal_too(fleet: Fleet, monkeypatch: pytest.
 
 def test_a_killed_subscription_misses_no_publish(fleet: Fleet) -> None:
     with fleet.watcher() as watcher:
-        until_active(fleet, fleet.publish(range(5)), within=3.0)
+        until_active(fleet, fleet.publish(range(5)))
         for n in range(6, 9):
             fleet.redis.client_kill_filter(_type="pubsub")
             until_active(fleet, fleet.publish(range(n)), within=1.0)
@@ -243,7 +247,7 @@ def test_flushall_keeps_the_resident_version_and_a_republish_is_seen(fleet: Flee
     fleet.__post_init__()
     pointer = fleet.publish(range(5))
     with fleet.watcher() as watcher:
-        until_active(fleet, pointer, within=3.0)
+        until_active(fleet, pointer)
         fleet.redis.flushall()
         until_state(watcher, "no_pointer", "no_pointer")
         stale = watcher.snapshot().staleness_seconds
@@ -260,14 +264,14 @@ def test_a_redis_restart_is_survived_with_and_without_its_data() -> None:
         fleet = Fleet(own, poll_seconds=0.2)
         pointer = fleet.publish(range(5))
         with fleet.watcher() as watcher:
-            until_active(fleet, pointer, within=3.0)
+            until_active(fleet, pointer)
             fleet.redis.save()
             own.kill()
-            until_state(watcher, "unreachable", "unreachable", within=5.0)
+            until_state(watcher, "unreachable", "unreachable")
             check_serves(fleet, 5)
             own.start()
-            until_state(watcher, "current", None, within=5.0)
-            until_active(fleet, fleet.publish(range(6)), within=2.0)
+            until_state(watcher, "current", None)
+            until_active(fleet, fleet.publish(range(6)))
         fleet.close()
 
 
@@ -278,7 +282,7 @@ def test_a_half_open_subscription_is_rebuilt(fleet: Fleet, server: EmbeddedRedis
     )
     try:
         with fleet.watcher() as watcher:
-            until_active(fleet, fleet.publish(range(5)), within=3.0)
+            until_active(fleet, fleet.publish(range(5)))
             hole.swallow()
             pointer = fleet.publish(range(6))
             until_active(fleet, pointer, within=8.0)  # the poll would take 30 s
@@ -296,7 +300,7 @@ def test_without_redis_the_start_takes_the_copy_that_served_last(tmp_path: Path)
             pointers = []
             for n in (5, 6, 7):
                 pointers.append(fleet.publish(range(n)))
-                until_active(fleet, pointers[-1], within=3.0)
+                until_active(fleet, pointers[-1])
             back = fleet.publisher.rollback(MODEL)
             until_active(fleet, back)
             eventually(lambda: watcher.snapshot().generation == back.generation)
@@ -305,7 +309,7 @@ def test_without_redis_the_start_takes_the_copy_that_served_last(tmp_path: Path)
         own.kill()
         offline = Fleet(own, poll_seconds=0.2, disk=disk)
         with offline.watcher() as watcher:
-            until_active(offline, back, within=3.0)
+            until_active(offline, back)
             assert until_state(watcher, "unreachable", "unreachable").generation == 0
         offline.close()
 
@@ -316,7 +320,7 @@ def test_a_damaged_copy_on_disk_is_passed_over_and_redis_heals_the_start(tmp_pat
         fleet = Fleet(own, poll_seconds=0.2, disk=disk)
         pointer = fleet.publish(range(5))
         with fleet.watcher():
-            until_active(fleet, pointer, within=3.0)
+            until_active(fleet, pointer)
             eventually(lambda: list(disk.glob("m@*.rsc")))
         fleet.close()
         own.kill()
@@ -330,7 +334,7 @@ def test_a_damaged_copy_on_disk_is_passed_over_and_redis_heals_the_start(tmp_pat
             eventually(lambda: watcher.snapshot().staleness_seconds > 0.5)
             assert damaged.store.active is None
             own.start()
-            until_active(damaged, damaged.publish(range(7)), within=5.0)
+            until_active(damaged, damaged.publish(range(7)))
         damaged.close()
 
 
@@ -340,7 +344,7 @@ def test_a_full_disk_does_not_undo_an_activation(fleet: Fleet, tmp_path: Path) -
     fleet.settings = fleet.settings.model_copy(update={"disk": blocker})
     pointer = fleet.publish(range(5))
     with fleet.watcher() as watcher:
-        until_active(fleet, pointer, within=3.0)
+        until_active(fleet, pointer)
         until_state(watcher, "current", None)
 
 
@@ -355,6 +359,17 @@ def test_stop_is_prompt_whatever_redis_does(fleet: Fleet) -> None:
     assert time.monotonic() - begin < 1.0
 
 
+def test_a_stop_breaks_off_a_fetch(fleet: Fleet) -> None:
+    manifest, data = version_with(range(200))
+    fleet.publisher.upload(manifest, data)
+    stop = Event()
+    assert fetch_blob(fleet.redis, fleet.keys, manifest, stop) == data
+    stop.set()
+    with pytest.raises(CatalogError) as caught:
+        fetch_blob(fleet.redis, fleet.keys, manifest, stop)
+    assert caught.value.reason == "stopped"
+
+
 def test_the_documented_rights_are_enough(fleet: Fleet) -> None:
     instance = fleet.settings.instance
     keys = f"resetkeys resetchannels -@all %R~{{{fleet.namespace}}}:* %RW~{fleet.keys.ack(instance)}"
@@ -362,7 +377,7 @@ def test_the_documented_rights_are_enough(fleet: Fleet) -> None:
     rules = f"on >pass {keys} &{fleet.keys.notify} {commands} +ping +hello".split()
     fleet.connect_as("consumer", "pass", rules)
     with fleet.watcher() as watcher:
-        until_active(fleet, fleet.publish(range(5)), within=3.0)
+        until_active(fleet, fleet.publish(range(5)))
         until_active(fleet, fleet.publish(range(6)))
         eventually(lambda: fleet.redis.exists(fleet.keys.ack(instance)), timeout=2.0)
         assert watcher.snapshot().reconnects == 0
@@ -374,7 +389,7 @@ def test_without_the_right_to_subscribe_the_poll_still_follows(fleet: Fleet) -> 
     fleet.connect_as("deaf", "pass", ["on", ">pass", "~*", "resetchannels", "+@all"])
     with fleet.watcher() as watcher:
         for n in (5, 6):
-            until_active(fleet, fleet.publish(range(n)), within=3.0)
+            until_active(fleet, fleet.publish(range(n)))
         until_state(watcher, "current", None)
 
 
