@@ -1,5 +1,7 @@
 """Catalogs and requests where beam searches break, each held against the oracle."""
 
+import gc
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 
 from engine.reference import Item
 from engine.request import BeamPolicy, RecallRequest, TagFilter
-from tests.engine.pairing import Pairing
+from tests.engine.pairing import Pairing, check, engine_on, serve
 from tests.engine.strategies import SCORES, items_at, random_leaves
 from tests.engine.tiny_models import TinyModel
 
@@ -22,7 +24,16 @@ def in_all_modes(*widths: int, **fields: Any) -> list[RecallRequest]:
     return [ask(*widths, score=score, **fields) for score in SCORES]
 
 
+@pytest.fixture
+def without_collection() -> Iterator[None]:
+    """Collecting garbage among a million plain objects takes longer than the test."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
 @pytest.mark.timeout(300)
+@pytest.mark.usefixtures("without_collection")
 def test_width_256_over_a_million_leaves(pairing: Pairing) -> None:
     sizes = (128, 1024, 64)
     items = items_at(random_leaves(sizes, 1_000_000))
@@ -142,6 +153,22 @@ def test_contexts_around_the_pages(pairing: Pairing, length: int) -> None:
     tokens = np.random.default_rng(length).integers(0, 40, length).astype(np.int32)
     long = RecallRequest(BeamPolicy((4, 4, 4)), 4, tokens=tokens)
     pairing.compare(TinyModel((9, 9, 9)), items, [long, ask(4, 4, 4), long])
+
+
+def test_more_requests_than_the_batch_or_the_pages_hold(pairing: Pairing) -> None:
+    model = TinyModel((9, 9, 9))
+    items = items_at(random_leaves(model.sizes, 300))
+    random = np.random.default_rng(1)
+    requests = [
+        RecallRequest(
+            BeamPolicy((4, 8, 4)), 4, tokens=random.integers(0, 40, length).astype(np.int32), score=SCORES[length % 3]
+        )
+        for length in (3, 200, 130, 1, 250, 64, 5, 129, 256, 2, 17)
+    ]
+    small = engine_on(pairing.engine(model).settings.model, context_pages=3, max_batch=4)
+    serve(small, items, "small")
+    check(small, items, requests, small.recall(requests))
+    assert small.stats()["context_pages_used"] == 0
 
 
 def test_a_chain_of_single_children_scores_zero_in_legal_mode_and_still_obeys_the_widths(pairing: Pairing) -> None:
