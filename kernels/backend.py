@@ -12,8 +12,9 @@ from kernels.elementwise import qk_norm_rope_write as rope
 from kernels.elementwise import rms_norm as norm
 from kernels.elementwise import silu_mul as gate
 from kernels.selection import expand_select as selection
+from kernels.selection import resolve
 from kernels.selection.expand_select import Selection
-from kernels.selection.resolve import Resolved, resolve_leaves
+from kernels.selection.resolve import Resolved
 from kernels.selection.tries import NO_ITEM, LevelTries
 
 __all__ = [
@@ -58,6 +59,7 @@ def _by_device(twin: Callable[P, T]) -> Callable[P, T]:
 beam_decode_attention = _by_device(decode.beam_decode_attention)
 expand_select = _by_device(selection.expand_select)
 paged_prefill_attention = _by_device(prefill.paged_prefill_attention)
+resolve_leaves = _by_device(resolve.resolve_leaves)
 qk_norm_rope_write = _by_device(rope.qk_norm_rope_write)
 rms_norm = _by_device(norm.rms_norm)
 silu_mul = _by_device(gate.silu_mul)
