@@ -23,7 +23,9 @@ def attend_block(q, k, v, peak, total, sums, scale, seen, MASKED: tl.constexpr):
 
 
 @triton.jit
-def _attend_own(q, own_k, own_v, path, path_stride, step_stride, slot_stride, some, scale, columns, STEPS: tl.constexpr):
+def _attend_own(
+    q, own_k, own_v, path, path_stride, step_stride, slot_stride, some, scale, columns, STEPS: tl.constexpr
+):
     """The rows' own tokens, each in the slot that its ancestor had at that step; ``path``: a pointer for each row."""
     rows: tl.constexpr = q.shape[0]
     peak = tl.full([rows], float("-inf"), tl.float32)
@@ -44,18 +46,18 @@ def _attend_own(q, own_k, own_v, path, path_stride, step_stride, slot_stride, so
     return peak, total, sums
 
 
-@triton.jit(do_not_specialize=["W", "R", "max_pages", "split_pages", "slots", "step_stride"])
+@triton.jit(do_not_specialize=["W", "R", "max_pages", "split_pages", "slots", "step_stride", "path_step", "path_row"])
 def attend_beams(
     q, keys, values, page_table, context_len, width, own_k, own_v, path, out, part_log,
-    W, R, max_pages, split_pages, slots, step_stride, scale,
+    W, R, max_pages, split_pages, slots, step_stride, path_step, path_row, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Program ``(ROWS rows, KV head, split * R + request)``; a row is a beam and one of the head's query heads.
 
-    ``keys``, ``values``: descriptors of the pages as ``[pages * HEADS * PAGE, DIM]`` in blocks of ``KEYS``. Split 0 also
-    takes the beams' own tokens. ``WHOLE``: there is one split, and ``out`` is the result; else the normalised part
-    ``out[split, r, b, h]`` in float32, with its log2-sum-exp in ``part_log[split, r, b, h]``.
+    ``keys``, ``values``: descriptors of the pages as ``[pages * HEADS * PAGE, DIM]`` in blocks of ``KEYS``. Split 0
+    also takes the beams' own tokens. ``WHOLE``: there is one split, and ``out`` is the result; else the normalised
+    part ``out[split, r, b, h]`` in float32, with its log2-sum-exp in ``part_log[split, r, b, h]``.
     """
     head = tl.program_id(1)
     split = tl.program_id(2) // R
@@ -88,8 +90,8 @@ def attend_beams(
     if split == 0:
         own = r.to(tl.int64) * slots * (HEADS * DIM) + head * DIM
         peak, total, sums = _attend_own(
-            q_rows, own_k + own, own_v + own, path + r * W + b, R * W, step_stride, HEADS * DIM, some, scale, columns,
-            STEPS,
+            q_rows, own_k + own, own_v + own, path + r * path_row + b, path_step, step_stride, HEADS * DIM,
+            some, scale, columns, STEPS,
         )  # fmt: skip
     for start in tl.range(begin, full_end, KEYS):
         here = (page * HEADS + head) * PAGE + start % PAGE
@@ -161,7 +163,7 @@ def beam_decode_attention(
     scale: float,
     split_pages: int | None = None,
 ) -> Tensor:
-    """As the torch twin; ``D`` a power of two of at least 16; all contiguous, but ``own_k`` and ``own_v`` by step.
+    """As the torch twin; ``D`` a power of two of at least 16; steps of ``own``, rows of ``path``, the rest contiguous.
 
     ``split_pages``: context pages of one program. A result depends on it in its last bits, so it must not depend on the
     batch; the default is a function of the beams alone.
@@ -184,7 +186,8 @@ def beam_decode_attention(
         q, TensorDescriptor.from_tensor(k_pages.view(-1, dim), [keys, dim]),
         TensorDescriptor.from_tensor(v_pages.view(-1, dim), [keys, dim]),
         page_table, context_len, width, own_k, own_v, path, part, part_log,
-        beams, requests, max_pages, split_pages, slots, own_k.stride(0), scale * LOG2_E,
+        beams, requests, max_pages, split_pages, slots, own_k.stride(0), path.stride(0), path.stride(1),
+        scale * LOG2_E,
         HEADS=heads, GROUP=group, DIM=dim, PAGE=page, ROWS=rows, KEYS=keys, STEPS=steps, WHOLE=splits == 1,
         num_warps=4, num_stages=3,
     )  # fmt: skip

@@ -22,7 +22,7 @@ def distance_bin(score, best):
 
 
 @triton.jit
-def _count_below(ordered, low, high, x):
+def count_below(ordered, low, high, x):
     """How many of the ascending ``ordered[0 .. high]`` are under ``x`` (a block), given that ``low`` of them are."""
     span = high - low
     lower = tl.zeros_like(x) + low
@@ -50,7 +50,7 @@ def _children(start, first, count, row, code, item_begin, live, all_live, exclud
         end = tl.load(item_begin + child + 1, mask=exists, other=0)
         passed = tl.load(live + end, mask=exists, other=0) - tl.load(live + begin, mask=exists, other=0)
         if high > low:
-            passed -= _count_below(excluded, low, high, end) - _count_below(excluded, low, high, begin)
+            passed -= count_below(excluded, low, high, end) - count_below(excluded, low, high, begin)
         alive = exists & (passed > 0)
     return place, exists, logit, alive
 
@@ -160,9 +160,7 @@ def expand(
     count_each = (b < TOP_BEAMS) | (count * beams <= 2 * GROUP * wanted)
     counts = histogram + r * BINS
     out = candidates + at.to(tl.int64) * C
-    best, invalid = _keep_scores(
-        place, exists, logit, alive, base, z, best_beam, count_each, out, counts, CHILDREN
-    )
+    best, invalid = _keep_scores(place, exists, logit, alive, base, z, best_beam, count_each, out, counts, CHILDREN)
     start += SPLIT * CHILDREN
     while start < count:
         place, exists, logit, alive = _children(

@@ -20,7 +20,7 @@ PARTS_OF_ONE_BEAM = 8
 EXPAND_REGISTERS = 64
 """So that four programs of ``expand`` share a multiprocessor."""
 REFINE_PROGRAMS = 256
-"""Programs of ``refine`` over all requests: no more than the device runs at once, so that they can wait for each other."""
+"""Programs of ``refine`` over all requests, no more than the device runs at once: they wait for each other."""
 
 
 @dataclass(frozen=True, slots=True)
