@@ -25,7 +25,14 @@ OTHER = "other"
 """Label of a value that no list knows, so that the lists stay short."""
 
 ERROR_CODES: tuple[str, ...] = (*get_args(ErrorCode), OTHER)
-DEAD_LETTER_REASONS: tuple[str, ...] = (*get_args(ErrorCode), "reply_topic_denied", OTHER)
+DEAD_LETTER_REASONS: tuple[str, ...] = (
+    *get_args(ErrorCode),
+    "reply_topic_denied",
+    "reply_topic_unknown",
+    "reply_partition_unknown",
+    "reply_too_large",
+    OTHER,
+)
 
 Kind = Literal["counter", "gauge", "histogram"]
 Phase = Literal["queue", "prefill", "decode", "total", "confirmed"]
