@@ -2,6 +2,7 @@
 
 from threading import Event
 
+import numpy as np
 import redis
 
 from catalog_sync import blob
@@ -24,33 +25,33 @@ def fetch_manifest(client: redis.Redis, keys: Keys, pointer: Pointer) -> Manifes
     return manifest
 
 
-def fetch_blob(client: redis.Redis, keys: Keys, manifest: Manifest, stop: Event) -> bytearray:
+def fetch_blob(client: redis.Redis, keys: Keys, manifest: Manifest, stop: Event) -> memoryview:
     """The bytes of a version, every hash checked.
 
     Raises CatalogError ``missing``, ``memory``, ``checksum``, or ``stopped`` when ``stop`` is set.
     """
     try:
-        buffer = bytearray(manifest.size)
+        # not a bytearray: it is filled with zeros under the GIL, 0.2 s for 130 MiB
+        buffer = np.empty(manifest.size, dtype=np.uint8)
     except MemoryError as error:
         raise CatalogError("memory", f"no memory for the {manifest.size} bytes of {manifest.version}") from error
-    view = memoryview(buffer)
     for number, digest in enumerate(manifest.chunks):
         if stop.is_set():
             raise CatalogError("stopped", f"the fetch of {manifest.version} was broken off: the process ends")
-        target = view[number * manifest.chunk_bytes : (number + 1) * manifest.chunk_bytes]
+        target = buffer[number * manifest.chunk_bytes : (number + 1) * manifest.chunk_bytes]
         chunk = get_bytes(client, keys.chunk(manifest.version, number))
         if chunk is None:
             raise CatalogError("missing", f"chunk {number} of version {manifest.version} is not in Redis")
         if len(chunk) != len(target) or sha256(chunk) != digest:
             raise CatalogError("checksum", f"chunk {number} of version {manifest.version} is damaged")
-        target[:] = chunk
-    digest = sha256(buffer)
+        target[:] = np.frombuffer(chunk, dtype=np.uint8)
+    digest = sha256(buffer.data)
     if digest != manifest.sha256 or blob.version_of_digest(digest) != manifest.version:
         raise CatalogError("checksum", f"the bytes of version {manifest.version} have another hash")
-    return buffer
+    return buffer.data
 
 
-def decode_as(manifest: Manifest, buffer: bytearray) -> Catalog:
+def decode_as(manifest: Manifest, buffer: blob.Bytes) -> Catalog:
     """The catalog in the bytes; raises CatalogError ``structure``, or ``manifest`` if it is not the promised one."""
     catalog = blob.decode(buffer, manifest.version)
     found = (catalog.model, tuple(catalog.trie.sizes), catalog.trie.items, catalog.trie.leaves)

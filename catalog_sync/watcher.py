@@ -163,7 +163,7 @@ class Watcher:
             except OSError as error:
                 log.warning("the last-good copy could not be written: %s", error)
 
-    def _activate(self, target: Pointer) -> bytearray | None:
+    def _activate(self, target: Pointer) -> memoryview | None:
         """Make the target's version resident and active; returns its bytes if they were fetched."""
         if target.version in self._store.resident():
             self._store.activate(target.version)
