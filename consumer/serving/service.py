@@ -157,7 +157,8 @@ class ServingLoop:
         self._stopping.set()
 
     def _finish(self) -> int:
-        watchdog = threading.Timer(self._settings.drain_s + self._settings.close_s, self._end_stuck)
+        drain_s = self._settings.drain_s if self._failure is None else 0.0
+        watchdog = threading.Timer(drain_s + self._settings.close_s, self._end_stuck)
         watchdog.daemon = True
         watchdog.start()
         if self._intake_thread.ident is None:
