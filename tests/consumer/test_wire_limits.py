@@ -8,7 +8,7 @@ import pytest
 
 from consumer.wire.codec import MAX_JSON_NESTING
 from consumer.wire.errors import Codec, WireError
-from consumer.wire.request import MAX_FIELDS, MAX_LABELS, MAX_WIDTHS, decode
+from consumer.wire.request import MAX_FIELDS, MAX_LABELS, MAX_MESSAGE, MAX_WIDTHS, decode
 from consumer.wire.settings import WireLimits
 from tests.consumer.wire_examples import CODECS, LIMITS, packed, read, refusal, request
 
@@ -108,6 +108,18 @@ def test_brackets_in_json_strings_are_no_nesting() -> None:
     assert read(request(labels={"a": text}), "json").labels == {"a": text}
 
 
+def test_an_escaped_backslash_does_not_hide_nesting() -> None:
+    value = b'{"request_id":"\\\\","history":[],"later":' + b"[" * 20 + b"]" * 20 + b"}"
+    assert "nested deeper" in refusal(value).message
+
+
+def test_what_a_record_says_does_not_swell_the_message() -> None:
+    key = b"\xda\x10\x00" + b"k" * 4096
+    error = refusal(b"\x82" + HEAD + b"\xa6labels\x82" + key + b"\xa1x" + key + b"\xa1x")
+    assert error.message.startswith("labels.kkk")
+    assert len(error.message) <= MAX_MESSAGE
+
+
 def test_msgpack_nested_beyond_the_reader_is_refused() -> None:
     value = b"\x82\xa5later" + b"\x91" * 5_000 + b"\x01" + b"\xaarequest_id\xa1r"
     assert refusal(value).message == "the value is nested too deep"
@@ -130,6 +142,8 @@ MALFORMED: list[tuple[str, bytes, str]] = [
     ("extension in an array", b"\x82" + HEAD + b"\xa7history\x91\xd4\x05\x00", "history: not an array of plain values"),
     ("empty extension in an array", b"\x82" + HEAD + b"\xa7history\x91\xc7\x00\x05", "history: item ids"),
     ("array in an array", b"\x82" + HEAD + b"\xa7history\x91\x91\x01", "history: not an array of plain values"),
+    ("array of 4 G declared", b"\x82" + HEAD + b"\xa7history\xdd\xff\xff\xff\xff", "the value is truncated"),
+    ("array cut in an element", b"\x82" + HEAD + b"\xa7history\x92\xd3" + bytes(8), "the value is truncated"),
     ("reserved byte", b"\x82" + HEAD + b"\xa5top_k\xc1", "not valid msgpack"),
     ("broken text", b"\x82" + HEAD + b"\xa8template\xa2\xff\xfe", "not valid msgpack"),
     ("bytes after it", packed(request()) + b"\x00", "1 bytes follow the value"),
