@@ -283,10 +283,11 @@ def test_a_half_open_subscription_is_rebuilt(fleet: Fleet, server: EmbeddedRedis
     try:
         with fleet.watcher() as watcher:
             until_active(fleet, fleet.publish(range(5)))
+            eventually(lambda: fleet.redis.pubsub_numsub(fleet.keys.notify)[0][1] == 1)
             hole.swallow()
             pointer = fleet.publish(range(6))
             until_active(fleet, pointer, within=8.0)  # the poll would take 30 s
-            assert watcher.snapshot().reconnects >= 1
+            eventually(lambda: watcher.snapshot().reconnects >= 1, timeout=8.0)
             until_active(fleet, fleet.publish(range(7)))
     finally:
         hole.close()
