@@ -113,6 +113,7 @@ def test_a_lost_ownership_never_moves_an_offset(steps: list[str], random: object
     position = 0
     for step in steps:
         if step == "assign":
+            position = min((ticket.offset for ticket in held), default=position)  # what was unfinished comes again
             tracker.assign({P: position})
             current = []
         elif step == "drop":
@@ -132,6 +133,18 @@ def test_a_lost_ownership_never_moves_an_offset(steps: list[str], random: object
                 assert dict(tracker.committable()) == before
         for _, offset in list(tracker.committable()):
             assert all(offset <= ticket.offset for ticket in current)
+
+
+def test_a_late_ticket_does_not_finish_the_same_offset_under_a_new_ownership() -> None:
+    tracker = owned(start=0)
+    late = deliver(tracker, 0)
+    tracker.drop([P])
+    tracker.assign({P: 0})
+    again = deliver(tracker, 0)
+    assert not tracker.complete(late)
+    assert next_commit(tracker) is None
+    assert tracker.complete(again)
+    assert next_commit(tracker) == 1
 
 
 def test_partitions_advance_apart() -> None:

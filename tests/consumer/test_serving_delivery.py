@@ -66,6 +66,25 @@ def test_no_offset_is_committed_before_the_reply_is_confirmed(split: Harness) ->
     split.dead_letters.wait(1)
 
 
+def test_a_bad_record_waits_for_its_dead_letter_also_when_its_error_reply_is_confirmed(split: Harness) -> None:
+    for number in range(2):
+        split.cluster.set_leader(REPLIES, number, 1)
+    member = split.member(commit_interval_ms=0)
+    split.send("good")
+    split.send(value=b"\xc1")  # opens the connection to the dead letters' broker
+    split.flush()
+    eventually(lambda: split.committed() == 2)
+    split.cluster.broker_down(2)
+    split.send("bad", top_k=5_000)
+    split.flush()
+    split.replies.wait(2)
+    eventually(lambda: member.events.count["confirmed"] == 2)
+    eventually(lambda: member.snapshot().in_flight == 1)
+    assert split.committed() == 2
+    split.cluster.broker_up(2)
+    eventually(lambda: split.committed() == 3)
+
+
 def test_a_reply_that_the_broker_refuses_ends_the_process_without_a_commit(made: Harness) -> None:
     member = made.member(commit_interval_ms=0)
     made.cluster.push_errors(Api.PRODUCE, [KafkaError.NO_ERROR, PERMANENT])  # the request itself is a produce as well
