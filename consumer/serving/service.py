@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class ServingLoop:
-    """Serves one engine to one consumer group. Raises StreamError if Kafka's settings are refused.
+    """Serves one engine to one consumer group. Raises StreamError if the settings are refused.
 
     ``start`` once, then either ``run_until_stopped`` (a process) or ``stop`` (from any thread).
     """
@@ -54,6 +54,8 @@ class ServingLoop:
         clock: Callable[[], float] = time.monotonic,
         end_process: Callable[[int], None] = os._exit,
     ) -> None:
+        if batch.revoke_drain_s * 2_000 > kafka.max_poll_interval_ms:
+            raise StreamError("batch.revoke_drain_s must not be above half of kafka.max_poll_interval_ms")
         self._observer = observer or NullObserver()
         self._settings = batch
         self._clock = clock

@@ -203,6 +203,11 @@ def test_settings_that_kafka_refuses_are_an_error_at_construction(made: Harness)
         made.member(kafka=made.kafka(producer_options={"no.such.option": 1}), start=False)
 
 
+def test_a_drain_that_would_outlive_the_polls_interval_is_refused(made: Harness) -> None:
+    with pytest.raises(StreamError, match="revoke_drain_s"):
+        made.member(revoke_drain_s=31, start=False)
+
+
 # --- signals, in a process of its own ---------------------------------------------------------------------------------
 
 

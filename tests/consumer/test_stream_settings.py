@@ -1,0 +1,49 @@
+"""Kafka's settings: what is fixed stays fixed, what contradicts is refused, secrets are not shown."""
+
+import pytest
+from pydantic import ValidationError
+
+from consumer.stream.settings import KafkaSettings
+
+
+@pytest.mark.parametrize("name", ["client_options", "consumer_options", "producer_options"])
+@pytest.mark.parametrize("option", ["enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset", "acks"])
+def test_options_that_the_guarantees_rest_on_cannot_be_changed(name: str, option: str) -> None:
+    with pytest.raises(ValidationError, match=option):
+        KafkaSettings.model_validate({name: {option: "true"}})
+
+
+def test_nothing_is_committed_or_reset_behind_our_back() -> None:
+    options = KafkaSettings().consumer()
+    assert options["enable.auto.commit"] is False
+    assert options["enable.auto.offset.store"] is False
+    assert options["auto.offset.reset"] == "error"
+    assert options["partition.assignment.strategy"] == "cooperative-sticky"
+
+
+def test_replies_are_idempotent_and_acknowledged_by_all_and_create_no_topic() -> None:
+    options = KafkaSettings().producer()
+    assert options["enable.idempotence"] is True
+    assert options["acks"] == "all"
+    assert options["allow.auto.create.topics"] is False
+
+
+def test_other_options_pass_through() -> None:
+    settings = KafkaSettings(client_options={"client.id": "x"}, consumer_options={"fetch.wait.max.ms": 5})
+    assert settings.consumer()["fetch.wait.max.ms"] == 5
+    assert settings.producer()["client.id"] == "x"
+    assert "fetch.wait.max.ms" not in settings.producer()
+
+
+def test_the_password_reaches_the_client_and_no_representation() -> None:
+    settings = KafkaSettings.model_validate({"sasl_password": "hunter2"})
+    assert settings.connection()["sasl.password"] == "hunter2"
+    assert "hunter2" not in repr(settings)
+    assert "hunter2" not in settings.model_dump_json()
+
+
+def test_limits_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ValidationError, match="max_poll_interval_ms"):
+        KafkaSettings(max_poll_interval_ms=10_000, session_timeout_ms=20_000)
+    with pytest.raises(ValidationError, match="message_timeout_ms"):
+        KafkaSettings(message_timeout_ms=10_000, brokers_down_limit_s=60)
