@@ -70,8 +70,9 @@ class DeviceTrie:
 
     def live(self, share: float = 1.0) -> Tensor:
         """Running count of a random share of the items."""
-        passes = torch.rand(self.items, device="cuda") < share
-        return torch.cat([torch.zeros(1, device="cuda"), passes]).cumsum(0).to(torch.int32)
+        passes = torch.rand(self.items + 1, device="cuda") < share
+        passes[0] = False
+        return passes.cumsum(0).to(torch.int32)
 
     def tries(self, level: int, live: Tensor, requests: int) -> LevelTries:
         child_begin, code, item_begin = self.levels[level]

@@ -22,6 +22,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from benchmarks.kernel_cases import DecodeCase, DeviceTrie, PrefillCase, full_trie, skewed_trie, uniform_trie
 from benchmarks.select_chain import SelectChain
 from benchmarks.timing import graph_time
+from kernels.attention.gluon_decode import beam_decode_attention as hopper_decode
+from kernels.attention.gluon_prefill import paged_prefill_attention as hopper_prefill
 from kernels.attention.paging import gather_pages
 from kernels.attention.triton_decode import beam_decode_attention
 from kernels.attention.triton_prefill import paged_prefill_attention
@@ -30,6 +32,8 @@ from kernels.elementwise.triton_rms_norm import rms_norm
 from kernels.elementwise.triton_silu_mul import silu_mul
 
 SCALE = 128**-0.5
+WHOLE = 1 << 20
+"""Pages of a split: more than there are, so that the context is not split."""
 DECODE = [
     (256, 1000, 1), (256, 1000, 4), (256, 1000, 8), (256, 5000, 1), (256, 5000, 4), (256, 5000, 8),
     (900, 1000, 1), (900, 1000, 4), (900, 1000, 8), (128, 10000, 1), (512, 10000, 4), (1024, 5000, 1),
@@ -48,7 +52,7 @@ def main() -> None:
     rows: list[Row] = []
     for part in (decode_rows, prefill_rows, lambda: select_rows(bandwidth), lambda: elementwise_rows(bandwidth)):
         for row in part():
-            print(json.dumps(row), flush=True)
+            print(json.dumps(rounded(row)), flush=True)
             rows.append(row)
     report = {
         "device": torch.cuda.get_device_name(),
@@ -60,7 +64,15 @@ def main() -> None:
         "sm_clock_and_power_after": card_state(),
         "rows": rows,
     }
-    options.out.write_text(json.dumps(report, indent=1) + "\n")
+    options.out.write_text(json.dumps(rounded(report), indent=1) + "\n")
+
+
+def rounded(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [rounded(inner) for inner in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def copy_rate() -> float:
@@ -104,9 +116,12 @@ def decode_rows() -> Iterator[Row]:
     """Two own tokens and the join included; the library has only the context, and contiguous."""
     for dtype, most in ((torch.bfloat16, 4e-3), (torch.float32, 1e-5)):
         case = DecodeCase.of([1000, 5000, 77, 128, 1], 100, dtype=dtype)
-        found = error(beam_decode_attention(*case.args(), SCALE), decode_exact(case))
-        require(found < most, f"decode attention is off by {found}")
-        yield {"kernel": "decode attention", "case": f"against float64, {dtype}", "error": found}
+        exact = decode_exact(case)
+        for attend in (beam_decode_attention, hopper_decode):
+            if attend is beam_decode_attention or dtype == torch.bfloat16:
+                found = error(attend(*case.args(), SCALE), exact)
+                require(found < most, f"decode attention is off by {found}")
+                yield {"kernel": attend.__module__, "case": f"against float64, {dtype}", "error": found}
     for beams, context, batch in DECODE:
         cases = [DecodeCase.of([context] * batch, beams) for _ in range(3)]
         sets = [
@@ -117,10 +132,13 @@ def decode_rows() -> Iterator[Row]:
             )
             for c in cases
         ]
-        own = graph_time([lambda c=c: beam_decode_attention(*c.args(), SCALE) for c in cases])
-        unsplit = graph_time([lambda c=c: beam_decode_attention(*c.args(), SCALE, 1 << 20) for c in cases])
-        row = {"kernel": "decode attention", "case": f"beam {beams}, context {context}, batch {batch}", "us": own}
-        yield over_library(row | {"unsplit_us": unsplit} | library_times(sets, causal=False))
+        row: Row = {"kernel": "decode attention", "case": f"beam {beams}, context {context}, batch {batch}"}
+        for name, attend in (("triton", beam_decode_attention), ("gluon", hopper_decode)):
+            for split in (WHOLE, 20, 10):
+                if split == WHOLE or split * 128 < context:
+                    key = f"{name}_us" if split == WHOLE else f"{name}_split_{split}_us"
+                    row[key] = graph_time([lambda c=c, a=attend, n=split: a(*c.args(), SCALE, n) for c in cases])
+        yield over_library(row | library_times(sets, causal=False))
 
 
 def decode_exact(case: DecodeCase) -> Tensor:
@@ -163,14 +181,21 @@ def prefill_exact(case: PrefillCase) -> Tensor:
 def prefill_rows() -> Iterator[Row]:
     for dtype, most in ((torch.bfloat16, 4e-3), (torch.float32, 1e-5)):
         case = PrefillCase.of([1000, 300, 129, 1], [1000, 44, 129, 1], dtype=dtype)
-        found = error(paged_prefill_attention(*case.args(), SCALE), prefill_exact(case))
-        require(found < most, f"prefill attention is off by {found}")
-        yield {"kernel": "prefill attention", "case": f"against float64, {dtype}", "error": found}
+        exact = prefill_exact(case)
+        for attend in (paged_prefill_attention, hopper_prefill):
+            if attend is paged_prefill_attention or dtype == torch.bfloat16:
+                found = error(attend(*case.args(), SCALE), exact)
+                require(found < most, f"prefill attention is off by {found}")
+                yield {"kernel": attend.__module__, "case": f"against float64, {dtype}", "error": found}
     for lengths, new in PREFILL:
         cases = [PrefillCase.of(lengths, [new] * len(lengths)) for _ in range(2)]
-        us = graph_time([lambda c=c: paged_prefill_attention(*c.args(), SCALE) for c in cases])
         name = f"context {lengths[0]}, new tokens {new}, batch {len(lengths)}"
-        row: Row = {"kernel": "prefill attention", "case": name, "us": us}
+        row: Row = {
+            "kernel": "prefill attention",
+            "case": name,
+            "triton_us": graph_time([lambda c=c: paged_prefill_attention(*c.args(), SCALE) for c in cases]),
+            "gluon_us": graph_time([lambda c=c: hopper_prefill(*c.args(), SCALE) for c in cases]),
+        }
         if new == lengths[0]:
             shape = (len(lengths), 8, new, 128)
             sets = [
@@ -186,7 +211,8 @@ def prefill_rows() -> Iterator[Row]:
 
 
 def over_library(row: Row) -> Row:
-    return row | {"rate_over_cudnn": row["cudnn_us"] / row["us"]}
+    best = min(us for name, us in row.items() if name.startswith(("triton", "gluon")))
+    return row | {"rate_over_cudnn": row["cudnn_us"] / best}
 
 
 def select_rows(bandwidth: float) -> Iterator[Row]:

@@ -1,0 +1,136 @@
+"""The core of the attention kernels for Hopper: one warp brings pages, two warp groups of 64 rows use them.
+
+Keys are walked from the last page to the first, so that what must be masked comes first. While the tensor cores
+multiply weights and values of a page, the exponentials of the next one are taken. What a page holds past the end of its
+context must be finite.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+STAGES = gl.constexpr(2)
+ROWS = gl.constexpr(64)
+"""Rows of one warp group."""
+copy_in = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+
+
+@gluon.jit
+def make_barriers(arrivals: gl.constexpr):
+    layout: gl.constexpr = mbarrier.MBarrierLayout()
+    barriers = gl.allocate_shared_memory(gl.int64, [STAGES, 1], layout)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(barriers.index(i), count=arrivals)
+    return barriers
+
+
+@gluon.jit
+def produce(
+    table, keys, values, k_ring, v_ring, k_full, k_empty, v_full, v_empty, first, blocks, head,
+    HEADS: gl.constexpr, PAGE: gl.constexpr,
+):  # fmt: skip
+    """Bring ``blocks`` pages from table entry ``first`` on, the last one first."""
+    page = gl.load(table + first + blocks - 1)
+    for i in range(blocks):
+        stage = i % STAGES
+        phase = ((i // STAGES) & 1) ^ 1
+        row = (page * HEADS + head) * PAGE
+        page = gl.load(table + first + gl.maximum(blocks - 2 - i, 0))
+        mbarrier.wait(k_empty.index(stage), phase)
+        mbarrier.expect(k_full.index(stage), keys.block_type.nbytes)
+        copy_in(keys, [row, 0], k_full.index(stage), k_ring.index(stage))
+        mbarrier.wait(v_empty.index(stage), phase)
+        mbarrier.expect(v_full.index(stage), values.block_type.nbytes)
+        copy_in(values, [row, 0], v_full.index(stage), v_ring.index(stage))
+
+
+@gluon.jit
+def fill_queries(
+    queries, q, row0, live_rows,
+    GROUP: gl.constexpr, QUERY_HEADS: gl.constexpr, DIM: gl.constexpr, tile: gl.constexpr,
+):  # fmt: skip
+    """One warp group's rows into shared memory, zero from ``live_rows`` on."""
+    rows = row0 + gl.arange(0, ROWS, layout=gl.SliceLayout(1, tile))
+    columns = gl.arange(0, DIM, layout=gl.SliceLayout(0, tile))
+    at = (rows // GROUP).to(gl.int64) * QUERY_HEADS + rows % GROUP
+    values = gl.load(q + at[:, None] * DIM + columns[None, :], mask=(rows < live_rows)[:, None], other=0.0)
+    queries.store(values)
+    fence_async_shared()
+    return values
+
+
+@gluon.jit
+def _weigh(s, peak, total, scale, operand: gl.constexpr, MASKED: gl.constexpr):
+    """Softmax of one block against the running peak: weights, new peak, factor for what came before, new total."""
+    new_peak = gl.maximum(peak, gl.max(s, 1) * scale)
+    base = new_peak
+    if MASKED:  # a row may see nothing of a page
+        base = gl.where(new_peak == float("-inf"), 0.0, new_peak)
+    weights = gl.exp2(s * scale - base[:, None])
+    shrink = gl.exp2(peak - base)
+    total = total * shrink + gl.sum(weights, 1)
+    return gl.convert_layout(weights.to(gl.bfloat16), operand), new_peak, shrink, total
+
+
+@gluon.jit
+def attend_pages(
+    q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, first, blocks, masked, position, peak, total, scale,
+    DIM: gl.constexpr, PAGE: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """One warp group's part: sums ``[ROWS, DIM]``, peak and total ``[ROWS]`` in units of log 2.
+
+    Row ``i`` sees the keys up to ``position[i]``; only the last ``masked`` of the ``blocks`` pages hold later ones.
+    """
+    operand: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=layout, k_width=2)
+    lanes = gl.arange(0, PAGE, layout=gl.SliceLayout(0, layout))
+    zero = gl.zeros([ROWS, PAGE], gl.float32, layout=layout)
+    acc = gl.zeros([ROWS, DIM], gl.float32, layout=layout)
+
+    mbarrier.wait(k_full.index(0), 0)
+    s_token = warpgroup_mma(q, k_ring.index(0).permute((1, 0)), zero, use_acc=False, is_async=True)
+    s = warpgroup_mma_wait(0, deps=[s_token])
+    mbarrier.arrive(k_empty.index(0), count=1)
+    seen = ((first + blocks - 1) * PAGE + lanes)[None, :] <= position[:, None]
+    p, peak, _, total = _weigh(gl.where(seen, s, float("-inf")), peak, total, scale, operand, True)
+
+    for i in range(1, masked):
+        stage = i % STAGES
+        mbarrier.wait(k_full.index(stage), (i // STAGES) & 1)
+        s_token = warpgroup_mma(q, k_ring.index(stage).permute((1, 0)), zero, use_acc=False, is_async=True)
+        s = warpgroup_mma_wait(0, deps=[s_token])
+        mbarrier.arrive(k_empty.index(stage), count=1)
+        before = (i - 1) % STAGES
+        mbarrier.wait(v_full.index(before), ((i - 1) // STAGES) & 1)
+        acc_token = warpgroup_mma(p, v_ring.index(before), acc, is_async=True)
+        acc = warpgroup_mma_wait(0, deps=[acc_token])
+        mbarrier.arrive(v_empty.index(before), count=1)
+        seen = ((first + blocks - 1 - i) * PAGE + lanes)[None, :] <= position[:, None]
+        p, peak, shrink, total = _weigh(gl.where(seen, s, float("-inf")), peak, total, scale, operand, True)
+        acc = acc * shrink[:, None]
+
+    for i in range(masked, blocks):
+        stage = i % STAGES
+        mbarrier.wait(k_full.index(stage), (i // STAGES) & 1)
+        s_token = warpgroup_mma(q, k_ring.index(stage).permute((1, 0)), zero, use_acc=False, is_async=True)
+        before = (i - 1) % STAGES
+        mbarrier.wait(v_full.index(before), ((i - 1) // STAGES) & 1)
+        acc_token = warpgroup_mma(p, v_ring.index(before), acc, is_async=True)
+        s = warpgroup_mma_wait(1, deps=[s_token])
+        mbarrier.arrive(k_empty.index(stage), count=1)
+        next_p, peak, shrink, total = _weigh(s, peak, total, scale, operand, False)
+        mbarrier.wait(v_full.index(before), ((i - 1) // STAGES) & 1)  # or ptxas would wait before the exponentials
+        acc, p = warpgroup_mma_wait(0, deps=[acc_token, p])
+        mbarrier.arrive(v_empty.index(before), count=1)
+        acc = acc * shrink[:, None]
+        p = next_p
+
+    last = (blocks - 1) % STAGES
+    mbarrier.wait(v_full.index(last), ((blocks - 1) // STAGES) & 1)
+    acc_token = warpgroup_mma(p, v_ring.index(last), acc, is_async=True)
+    return warpgroup_mma_wait(0, deps=[acc_token]), peak, total

@@ -1,0 +1,77 @@
+"""The kernels for Hopper against float64, each query by itself."""
+
+import pytest
+import torch
+
+from tests.kernels.device import error, tolerance
+from tests.kernels.test_triton_attention import Pages, exact
+
+HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not HOPPER, reason="needs a Hopper device")]
+
+
+def contexts(lengths: list[int], heads: int) -> Pages:
+    """What lies past the end of a context is finite here, and large."""
+    pages = Pages(lengths, heads, 128, 128, "cuda", torch.bfloat16)
+    pages.k, pages.v = pages.k.nan_to_num(99.0), pages.v.nan_to_num(99.0)
+    return pages
+
+
+@pytest.mark.parametrize(
+    ("lengths", "widths", "heads", "group", "steps", "split_pages"),
+    [
+        ([1000, 1, 300], [70, 3, 64], 2, 2, 2, 1 << 20),
+        ([1000, 128, 129], [70, 1, 33], 2, 2, 2, 2),
+        ([600, 20], [40, 0], 1, 7, 3, 3),
+        ([257], [200], 2, 1, 1, 1 << 20),
+        ([513, 40], [0, 9], 2, 4, 2, 1 << 20),
+    ],
+)
+def test_decode_attends_to_the_context_and_to_its_own_ancestors(lengths, widths, heads, group, steps, split_pages):
+    from kernels.attention.gluon_decode import beam_decode_attention
+
+    generator = torch.Generator().manual_seed(7)
+    requests, beams = len(lengths), max(widths)
+    pages = contexts(lengths, heads)
+    q = torch.randn(requests, beams, heads * group, 128, generator=generator).bfloat16()
+    own = torch.randn(2, steps, requests, beams, heads, 128, generator=generator).bfloat16()
+    path = torch.randint(0, beams, (steps, requests, beams), generator=generator).int()
+    width = torch.tensor(widths, dtype=torch.int32)
+    actual = beam_decode_attention(
+        q.cuda(), pages.k, pages.v, pages.table, pages.length, own[0].cuda(), own[1].cuda(), path.cuda(), width.cuda(),
+        0.1, split_pages,
+    )  # fmt: skip
+    expected = torch.zeros(q.shape, dtype=torch.float64)
+    for r in range(requests):
+        for b in range(widths[r]):
+            at = torch.arange(steps), r, path[:, r, b].long()
+            k, v = (torch.cat([pages.contexts[r][i], own[i][at]]) for i in (0, 1))
+            expected[r, b] = exact(q[r, b], k, v, 0.1)
+    assert error(actual, expected) < tolerance(torch.bfloat16)
+    for r in range(requests):
+        assert not actual[r, widths[r] :].any()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "new", "heads", "group"),
+    [
+        ([500, 1, 300], [500, 1, 20], 2, 2),
+        ([128, 330, 257], [128, 0, 1], 1, 3),
+        ([400, 128], [300, 64], 2, 1),
+        ([370], [200], 1, 7),
+    ],
+)
+def test_prefill_is_causal_over_a_resident_prefix(lengths, new, heads, group):
+    from kernels.attention.gluon_prefill import paged_prefill_attention
+
+    pages = contexts(lengths, heads)
+    begin = torch.tensor([0, *new]).cumsum(0).int()
+    q = torch.randn(int(begin[-1]), heads * group, 128, generator=torch.Generator().manual_seed(1)).bfloat16()
+    actual = paged_prefill_attention(q.cuda(), pages.k, pages.v, pages.table, begin.cuda(), pages.length, 0.1)
+    rows = []
+    for r, (length, tokens) in enumerate(zip(lengths, new, strict=True)):
+        k, v = pages.contexts[r]
+        for i in range(tokens):
+            seen = length - tokens + i + 1
+            rows.append(exact(q[int(begin[r]) + i], k[:seen], v[:seen], 0.1))
+    assert error(actual, torch.stack(rows)) < tolerance(torch.bfloat16)
