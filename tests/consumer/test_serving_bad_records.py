@@ -157,6 +157,22 @@ def test_a_lost_device_ends_the_process_and_commits_nothing(made: Harness) -> No
     assert made.replies.poll() == []
 
 
+def test_a_failing_process_does_not_even_commit_what_was_confirmed_before(made: Harness) -> None:
+    def fault(requests: Sequence[RecallRequest]) -> None:
+        if items_for(requests[0])[0] == 101:
+            raise DeviceError("the GPU fell off the bus")
+
+    member = made.member(FakeEngine(fault=fault), commit_interval_ms=60_000)
+    made.send("good")
+    made.flush()
+    eventually(lambda: member.events.count["confirmed"] == 1)
+    made.send("last", history=[100])
+    made.flush()
+    eventually(lambda: member.loop.failure)
+    assert member.stop() == 1
+    assert made.committed() == 0
+
+
 def test_a_denied_reply_topic_is_a_dead_letter_and_nothing_else(made: Harness) -> None:
     made.member()
     made.send("r1", headers={"reply-topic": b"somebody.elses"})
