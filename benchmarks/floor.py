@@ -1,0 +1,219 @@
+"""The practical floor of a case: each product and attention that no engine can leave out, by the best library kernel.
+
+*Alone*: every kernel timed by itself with cold caches, and the times added up. *Chained* (``chained_floor``): the same
+kernels one after another in one CUDA graph, with the weights and contexts of all layers, so that no timer stands
+between them and the card heats as it does in an engine.
+
+Products are cuBLAS bfloat16, or for FP8 the fastest of bfloat16, tensor-wise and row-wise scaled FP8. Attention is the
+faster of FlashAttention and cuDNN over contiguous contexts; in decoding, all beams and query heads of a key head are
+the rows of one product. Norms and activations are counted as ten reads or writes of the hidden state and three of the
+inner one per layer, at the rate of a large copy.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from benchmarks.cases import Case
+from benchmarks.flattened import Flattened
+from benchmarks.measure import Timing, graph_ms, kernel_ms
+
+Precision = Literal["bf16", "fp8"]
+Kind = Literal["bf16", "fp8 tensor-wise", "fp8 row-wise"]
+_FP8_ROWS = 16  # scaled products want a multiple
+_HIDDEN_PASSES, _INNER_PASSES = 10, 3
+_COPY_BYTES = {"cuda": 2 << 30, "cpu": 64 << 20}
+
+Product = tuple[int, int, int]
+"""Rows, outputs, inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Milliseconds of a whole batch, and by which kernels. ``chained_ms`` holds products and attentions only."""
+
+    prefill_products: float
+    prefill_attention: float
+    decode_products: float
+    decode_attention: float
+    head: float
+    elementwise: float
+    backends: tuple[str, str]
+    kinds: dict[str, Kind]
+
+    @property
+    def total(self) -> float:
+        return (
+            self.prefill_products
+            + self.prefill_attention
+            + self.decode_products
+            + self.decode_attention
+            + self.head
+            + self.elementwise
+        )
+
+
+class FloorBench:
+    """Times products and attentions on one device; a shape that comes again is not timed again."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        self.fp8 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
+        self.copy_bytes_per_ms = self._copy_rate()
+        self._products: dict[tuple[Product, Kind], float] = {}
+
+    def floor(self, case: Case, precision: Precision) -> Floor:
+        """Every kernel alone. ``precision`` fp8 needs a device that has it."""
+        shape = case.shape
+        layer = partial(self._layer, precision=precision)
+        prefill, prefill_library = self._attention(self._prefill_queries(case), case, causal=True)
+        decode, decode_library = self._attention(self._decode_queries(case), case, causal=False)
+        moved = (case.tokens + case.steps * case.rows) * (
+            _HIDDEN_PASSES * shape.hidden + _INNER_PASSES * shape.inner
+        ) * self.dtype.itemsize  # fmt: skip
+        return Floor(
+            prefill_products=shape.layers * layer(case, case.tokens),
+            prefill_attention=shape.layers * prefill,
+            decode_products=case.steps * shape.layers * layer(case, case.rows),
+            decode_attention=case.steps * shape.layers * decode,
+            head=sum(self.product_ms(product, "bf16") for product in heads(case)),
+            elementwise=shape.layers * moved / self.copy_bytes_per_ms,
+            backends=(prefill_library.name, decode_library.name),
+            kinds={str(product): self.fastest(product, precision) for product in layer_products(case)},
+        )
+
+    def chained(
+        self, case: Case, floor: Floor, precision: Precision, runs: int, flattened: Flattened | None = None
+    ) -> Timing:
+        """The kernels that ``floor`` chose, in an engine's order, in one graph; decode attention is ``flattened``'s."""
+        layers = case.shape.layers
+        prefill_q, decode_q = self._prefill_queries(case), self._decode_queries(case)
+        keys, values = self._context(case, layers)
+        weights = [[self._random(*size) for size in case.shape.products] for _ in range(layers)]
+        prefill, decode = (self._layer_calls(rows, weights, precision) for rows in _rows(case))
+        head_calls = [self._call(product, "bf16") for product in heads(case)]
+
+        def attention(q: Tensor, backend: str, causal: bool) -> Callable[[Tensor, Tensor], Callable[[], Tensor]]:
+            return lambda k, v: partial(_attend, q, k, v, SDPBackend.__members__[backend], causal)
+
+        def layers_of(
+            products: list[list[Callable[[], Tensor]]], attention: Callable[[Tensor, Tensor], Callable[[], Tensor]]
+        ) -> list[Callable[[], Tensor]]:
+            attends = [attention(k, v) for k, v in zip(keys, values, strict=True)]
+            pairs = zip(products, attends, strict=True)
+            return [call for (qkv, *others), attend in pairs for call in (qkv, attend, *others)]
+
+        prefill_attention = attention(prefill_q, floor.backends[0], causal=True)
+        decode_attention = attention(decode_q, floor.backends[1], causal=False)
+        prefill_calls = layers_of(prefill, prefill_attention)
+        decode_calls = layers_of(decode, flattened.prepare if flattened else decode_attention)
+        chain = [*prefill_calls, head_calls[0]]
+        for head in head_calls[1:]:
+            chain += [*decode_calls, head]
+
+        def work() -> None:
+            for call in chain:
+                call()
+
+        return graph_ms(work, self.device, runs)
+
+    def fastest(self, product: Product, precision: Precision) -> Kind:
+        if precision == "bf16" or not self.fp8:
+            return "bf16"
+        kinds: tuple[Kind, ...] = ("bf16", "fp8 tensor-wise", "fp8 row-wise")
+        return min(kinds, key=lambda kind: self.product_ms(product, kind))
+
+    def product_ms(self, product: Product, kind: Kind) -> float:
+        if (product, kind) not in self._products:
+            self._products[product, kind] = kernel_ms(self._call(product, kind), self.device)
+        return self._products[product, kind]
+
+    def _layer(self, case: Case, rows: int, precision: Precision) -> float:
+        products = [(rows, out, inputs) for out, inputs in case.shape.products]
+        return sum(self.product_ms(product, self.fastest(product, precision)) for product in products)
+
+    def _layer_calls(
+        self, rows: int, weights: list[list[Tensor]], precision: Precision
+    ) -> list[list[Callable[[], Tensor]]]:
+        """The products of every layer; layers share their inputs, as activations lie in the cache of a small batch."""
+        inputs = {columns: self._random(rows, columns) for columns in {w.shape[1] for layer in weights for w in layer}}
+
+        def call(weight: Tensor) -> Callable[[], Tensor]:
+            out, columns = weight.shape
+            kind = self.fastest((rows, out, columns), precision)
+            return self._multiply(inputs[columns], weight, kind)
+
+        return [[call(weight) for weight in layer] for layer in weights]
+
+    def _call(self, product: Product, kind: Kind) -> Callable[[], Tensor]:
+        rows, out, inputs = product
+        return self._multiply(self._random(rows, inputs), self._random(out, inputs), kind)
+
+    def _multiply(self, a: Tensor, b: Tensor, kind: Kind) -> Callable[[], Tensor]:
+        """``a @ b.T`` as a call; conversions are done before."""
+        if kind == "bf16":
+            return partial(F.linear, a, b)
+        a, b = F.pad(a, (0, 0, 0, -len(a) % _FP8_ROWS)).to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn)
+        shapes = ((), ()) if kind == "fp8 tensor-wise" else ((len(a), 1), (1, len(b)))
+        scales = [torch.ones(shape, device=self.device) for shape in shapes]
+        return lambda: torch._scaled_mm(  # noqa: SLF001  (torch has no public name for it yet)
+            a, b.t(), scale_a=scales[0], scale_b=scales[1], out_dtype=torch.bfloat16, use_fast_accum=True
+        )
+
+    def _attention(self, q: Tensor, case: Case, causal: bool) -> tuple[float, SDPBackend]:
+        """Time and name of the fastest library kernel."""
+        (k,), (v,) = self._context(case, 1)
+        cuda = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION)
+        libraries = cuda if self.device.type == "cuda" else (SDPBackend.MATH,)
+        times = {library: kernel_ms(partial(_attend, q, k, v, library, causal), self.device) for library in libraries}
+        best = min(times, key=lambda library: times[library])
+        return times[best], best
+
+    def _prefill_queries(self, case: Case) -> Tensor:
+        return self._random(case.batch, case.shape.heads, case.context, case.shape.head_dim)
+
+    def _decode_queries(self, case: Case) -> Tensor:
+        """All beams and query heads of a key head as one row axis."""
+        shape = case.shape
+        return self._random(case.batch, shape.kv_heads, case.width * shape.heads // shape.kv_heads, shape.head_dim)
+
+    def _context(self, case: Case, layers: int) -> tuple[Tensor, Tensor]:
+        size = (layers, case.batch, case.shape.kv_heads, case.context, case.shape.head_dim)
+        return self._random(*size), self._random(*size)
+
+    def _random(self, *size: int) -> Tensor:
+        return torch.randn(size, device=self.device, dtype=self.dtype)
+
+    def _copy_rate(self) -> float:
+        """Bytes read and written by a large copy in a millisecond."""
+        source = torch.empty(_COPY_BYTES[self.device.type], dtype=torch.uint8, device=self.device)
+        target = torch.empty_like(source)
+        return 2 * source.nbytes / kernel_ms(lambda: target.copy_(source), self.device)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, library: SDPBackend, causal: bool) -> Tensor:
+    with sdpa_kernel(library):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=causal)
+
+
+def _rows(case: Case) -> tuple[int, int]:
+    return case.tokens, case.rows
+
+
+def layer_products(case: Case) -> Iterator[Product]:
+    for rows in _rows(case):
+        for out, inputs in case.shape.products:
+            yield rows, out, inputs
+
+
+def heads(case: Case) -> list[Product]:
+    """Of each level: the last tokens' only at the first. With ``vocab`` scores the whole vocabulary."""
+    out = case.shape.vocab if case.score == "vocab" else case.shape.codes
+    return [(rows, out, case.shape.hidden) for rows in (case.batch, *[case.rows] * case.steps)]

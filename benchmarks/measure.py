@@ -1,0 +1,83 @@
+"""Medians of repeated timings, and a wall limit for a whole run."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+
+import torch
+
+_WARM_MS, _REPEAT_MS = 20, 60
+_CPU_REPEATS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Milliseconds of ``runs`` repetitions."""
+
+    median_ms: float
+    min_ms: float
+    max_ms: float
+    runs: int
+
+    @classmethod
+    def of(cls, milliseconds: Sequence[float]) -> "Timing":
+        return cls(median(milliseconds), min(milliseconds), max(milliseconds), len(milliseconds))
+
+    def row(self) -> dict[str, float]:
+        return {name: round(value, 4) for name, value in asdict(self).items()}
+
+
+class WallLimit:
+    """Says when a run has used up its seconds; None never ends."""
+
+    def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._end = None if seconds is None else clock() + seconds
+
+    @property
+    def passed(self) -> bool:
+        return self._end is not None and self._clock() >= self._end
+
+
+def kernel_ms(call: Callable[[], object], device: torch.device) -> float:
+    """Median of one call with cold caches, timed alone: Triton's ``do_bench`` on CUDA, a wall clock elsewhere."""
+    if device.type == "cuda":
+        from triton.testing import do_bench
+
+        return float(do_bench(call, warmup=_WARM_MS, rep=_REPEAT_MS, return_mode="median"))
+    call()
+    return wall_ms(call, _CPU_REPEATS).median_ms
+
+
+def wall_ms(call: Callable[[], object], runs: int) -> Timing:
+    """Wall time of calls that return when their work is done."""
+    times = []
+    for _ in range(runs):
+        begin = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - begin) * 1e3)
+    return Timing.of(times)
+
+
+def graph_ms(work: Callable[[], object], device: torch.device, runs: int) -> Timing:
+    """All of ``work`` as one captured CUDA graph, replayed; called plainly where there is no CUDA."""
+    if device.type != "cuda":
+        work()
+        return wall_ms(work, runs)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        work()  # compiles, and lets libraries take their workspaces before the capture
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            work()
+        times = []
+        for _ in range(runs + 2):
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            graph.replay()
+            end.record()
+            stream.synchronize()
+            times.append(begin.elapsed_time(end))
+    return Timing.of(times[2:])

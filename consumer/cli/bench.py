@@ -1,0 +1,169 @@
+"""``recallstream bench``: the benchmarks of the checkout. They are no part of an installed package."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_settings import CliSubCommand, SettingsError, get_subcommand
+
+from engine.errors import RecallstreamError
+from engine.request import Score
+
+if TYPE_CHECKING:
+    import torch
+
+_CHECKOUT = Path(__file__).parents[2]
+
+
+class _Run(BaseModel):
+    """What every benchmark is told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto takes CUDA where there is one")
+    out: Path | None = Field(None, description="JSON file to write; default: the device's in benchmarks/results")
+    wall_s: float | None = Field(None, gt=0, description="start nothing more after so many seconds")
+
+    def _device(self) -> "torch.device":
+        import torch
+
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise RecallstreamError("torch finds no CUDA device")
+        return torch.device(self.device)
+
+
+class Offline(_Run):
+    """The engine on random requests, beside its floors, its rivals and its ablations, in one run.
+
+    Weights are random, in the exact shape of the model; every answer is constrained to a random catalog.
+    """
+
+    models: list[str] = Field(["qwen3-1.7b"], description="qwen3-0.6b, qwen3-1.7b, qwen3-4b or tiny")
+    beams: list[int] = Field([256], description="beam widths, the same at every level")
+    contexts: list[int] = Field([1000, 5000], description="context lengths in tokens")
+    batches: list[int] = Field([1, 2, 4, 8], description="requests of a batch")
+    scores: list[Score] = Field(["level"], description="what a step's probability is normalised over")
+    items: int = Field(1_000_000, ge=1, description="items of the catalog")
+    runs: int | None = Field(None, ge=1, description="repetitions of a case; default: a second's worth")
+    floors: bool = Field(True, description="time the floors")
+    flattened: bool = Field(True, description="time flattened beams; needs the floors")
+    transformers: bool = Field(True, description="time transformers' beam search on the first case")
+    ablate: bool = Field(True, description="run the first case with one part of the engine off at a time")
+
+    def run(self) -> None:
+        from rich.console import Console
+
+        from benchmarks.card import describe, device_name
+        from benchmarks.cases import table
+        from benchmarks.measure import WallLimit
+        from benchmarks.offline import Offline as OfflineRun
+        from benchmarks.offline import OfflineOptions
+        from benchmarks.results import ReportFile, default_path
+        from benchmarks.shapes import SHAPES
+        from benchmarks.tables import offline_tables, progress_line
+
+        if unknown := [name for name in self.models if name not in SHAPES]:
+            raise SettingsError(f"no model {unknown[0]!r}: there are {', '.join(SHAPES)}")
+        limit, device, console = WallLimit(self.wall_s), self._device(), Console()
+        options = OfflineOptions(
+            cases=list(table(self.models, self.beams, self.contexts, self.batches, self.scores)),
+            items=self.items,
+            floors=self.floors,
+            flattened=self.flattened,
+            transformers=self.transformers,
+            ablate=self.ablate,
+            runs=self.runs,
+        )
+        path = self.out or default_path(f"offline-{'-'.join(self.models)}", device_name(device))
+        head = {"kind": "offline", **describe(device), "items": self.items, "wall_s": self.wall_s}
+        report = ReportFile(path, head)
+        for row in OfflineRun(options, device, report, limit).run():
+            console.print(progress_line(row), highlight=False, soft_wrap=True)
+        for each in offline_tables(report.rows):
+            console.print(each)
+
+
+class Online(_Run):
+    """The whole service: requests through an embedded Kafka broker and back, beside the offline rate of the same run."""
+
+    model: str = Field("qwen3-1.7b", description="a shape with random weights, or a model directory")
+    contexts: list[int] = Field([5000], min_length=1, max_length=2, description="context tokens, or least and most")
+    beams: list[int] = Field([256], min_length=1, max_length=2, description="beam width, or least and most")
+    outstanding: int = Field(4, ge=1, description="requests in the air at a time")
+    requests: int = Field(100, ge=2, description="requests of a round")
+    rounds: int = Field(3, ge=1, description="rounds")
+    items: int = Field(1_000_000, ge=1, description="items of the catalog")
+
+    def run(self) -> None:
+        from rich.console import Console
+
+        from benchmarks.card import describe, device_name
+        from benchmarks.measure import WallLimit
+        from benchmarks.online import OnlineOptions, loaded_model, run_online
+        from benchmarks.results import ReportFile, default_path
+        from benchmarks.tables import online_table
+
+        limit, device, console = WallLimit(self.wall_s), self._device(), Console()
+        options = OnlineOptions(
+            contexts=(self.contexts[0], self.contexts[-1]),
+            widths=(self.beams[0], self.beams[-1]),
+            outstanding=self.outstanding,
+            requests=self.requests,
+            rounds=self.rounds,
+        )
+        path = self.out or default_path(f"online-{Path(self.model).name}", device_name(device))
+        head = {"kind": "online", **describe(device), "model": Path(self.model).name, "items": self.items}
+        report = ReportFile(path, head)
+        with loaded_model(self.model, self.items, options, device) as engine:
+            for row in run_online(engine, self.items, options, report, limit):
+                console.print(f"{row['what']}: {row['requests_per_s']} requests/s", highlight=False)
+        console.print(online_table(report.rows))
+
+
+class Kernels(_Run):
+    """Every kernel on the CUDA device over its floor, each checked first."""
+
+    def run(self) -> None:
+        import subprocess
+
+        from benchmarks.card import commit, device_name
+        from benchmarks.results import default_path
+
+        device = self._device()
+        if device.type != "cuda":
+            raise RecallstreamError("the kernels are timed on a CUDA device; there is none")
+        path = self.out or default_path("kernels", device_name(device))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "benchmarks.kernels", "--out", str(path.absolute()), "--commit", commit()]
+        try:
+            done = subprocess.run(command, cwd=_CHECKOUT, timeout=self.wall_s)  # noqa: S603  (our own module)
+        except subprocess.TimeoutExpired:
+            raise RecallstreamError(f"the kernels were not all timed within {self.wall_s:g} s") from None
+        if done.returncode:
+            raise RecallstreamError(f"the kernel benchmark ended with exit code {done.returncode}")
+
+
+class Bench(BaseModel):
+    """Measure the engine, the service or the kernels on this machine, and keep the figures.
+
+    Needs the repository: its benchmarks are not installed with the package.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    offline: CliSubCommand[Offline] = Field(description="the engine alone, its floors, rivals and ablations")
+    online: CliSubCommand[Online] = Field(description="the service through Kafka")
+    kernels: CliSubCommand[Kernels] = Field(description="each kernel over its floor")
+
+    def cli_cmd(self) -> None:
+        command = get_subcommand(self, is_required=False)
+        if not isinstance(command, Offline | Online | Kernels):
+            raise SettingsError("a sub-command is missing: offline, online or kernels")
+        if not (_CHECKOUT / "benchmarks").is_dir():
+            raise RecallstreamError("the benchmarks are in the repository, not in the package: run this in a checkout")
+        if str(_CHECKOUT) not in sys.path:
+            sys.path.append(str(_CHECKOUT))
+        command.run()
