@@ -13,27 +13,23 @@ from kernels.attention.triton_decode import LOG2_E, default_split_pages, merge
 
 
 @gluon.jit
-def _own_cells(
-    path, rows, some, step, path_step, step_stride, GROUP, KV_HEADS, DIM: gl.constexpr, layout: gl.constexpr
-):
-    """Where the rows' own tokens of one step lie."""
-    slot = gl.load(path + step * path_step + rows // GROUP, mask=some, other=0).to(gl.int64)
-    own = step * step_stride.to(gl.int64) + slot * (KV_HEADS * DIM)
-    return own[:, None] + gl.arange(0, DIM, layout=gl.SliceLayout(0, layout))[None, :]
-
-
-@gluon.jit
-def _own_score(
-    q, own_k, path, row0, last_row, step, path_step, step_stride, scale,
-    GROUP, KV_HEADS, DIM: gl.constexpr, tile: gl.constexpr, by_row: gl.constexpr,
+def _own_tokens(
+    own, path, row0, last_row, path_step, step_stride,
+    GROUP: gl.constexpr, KV_HEADS: gl.constexpr, DIM: gl.constexpr, STEPS: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
-    """Scores of the rows up to ``last_row`` with their own tokens of one step, -inf for the others."""
-    rows = row0 + gl.arange(0, ROWS, layout=gl.SliceLayout(1, tile))
+    """Keys or values of the rows' own tokens, a tile ``[ROWS, DIM]`` a step, zero from ``last_row`` on."""
+    rows = row0 + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
+    columns = gl.arange(0, DIM, layout=gl.SliceLayout(0, layout))
     some = rows < last_row
-    cells = _own_cells(path, rows, some, step, path_step, step_stride, GROUP, KV_HEADS, DIM, tile)
-    k = gl.load(own_k + cells, mask=some[:, None], other=0.0).to(gl.float32)
-    score = gl.where(some, gl.sum(q.to(gl.float32) * k, 1) * scale, float("-inf"))
-    return gl.convert_layout(score, by_row)
+    slots = ()
+    for step in gl.static_range(STEPS):
+        slots = slots + (gl.load(path + step * path_step + rows // GROUP, mask=some, other=0),)
+    tiles = ()
+    for step in gl.static_range(STEPS):
+        cells = (slots[step] * (KV_HEADS * DIM))[:, None] + columns[None, :]
+        tile = gl.load(own + step * step_stride.to(gl.int64) + cells, mask=some[:, None], other=0.0)
+        tiles = tiles + (tile,)
+    return tiles
 
 
 @gluon.jit
@@ -51,14 +47,18 @@ def _consume(
     q_rows = fill_queries(queries, q, row0, live_rows, GROUP, QUERY_HEADS, DIM, tile)
     peak = gl.full([ROWS], float("-inf"), gl.float32, layout=by_row)
     total = gl.zeros([ROWS], gl.float32, layout=by_row)
+    keys = _own_tokens(own_k, path, row0, last_row, path_step, step_stride, GROUP, KV_HEADS, DIM, STEPS, tile)
+    wide_q = q_rows.to(gl.float32) * scale
+    has_own = row0 + gl.arange(0, ROWS, layout=by_row) < last_row
+    scores = ()
     for step in gl.static_range(STEPS):
-        score = _own_score(
-            q_rows, own_k, path, row0, last_row, step, path_step, step_stride, scale, GROUP, KV_HEADS, DIM, tile, by_row
-        )
-        new_peak = gl.maximum(peak, score)
-        base = gl.where(new_peak == float("-inf"), 0.0, new_peak)
-        total = total * gl.exp2(peak - base) + gl.exp2(score - base)
-        peak = new_peak
+        score = gl.convert_layout(gl.sum(wide_q * keys[step].to(gl.float32), 1), by_row)
+        scores = scores + (gl.where(has_own, score, float("-inf")),)
+    for step in gl.static_range(STEPS):
+        peak = gl.maximum(peak, scores[step])
+    base = gl.where(peak == float("-inf"), 0.0, peak)
+    for step in gl.static_range(STEPS):
+        total += gl.exp2(scores[step] - base)
     rows = row0 + gl.arange(0, ROWS, layout=by_row)
     columns = gl.arange(0, DIM, layout=gl.SliceLayout(0, layout))
     position = gl.zeros([ROWS], gl.int32, layout=by_row) + (length - 1)
@@ -67,16 +67,9 @@ def _consume(
         DIM, PAGE, layout,
     )  # fmt: skip
     if split == 0:
-        q_rows = queries.load(tile)
+        values = _own_tokens(own_v, path, row0, last_row, path_step, step_stride, GROUP, KV_HEADS, DIM, STEPS, layout)
         for step in gl.static_range(STEPS):
-            score = _own_score(
-                q_rows, own_k, path, row0, last_row, step, path_step, step_stride, scale,
-                GROUP, KV_HEADS, DIM, tile, by_row,
-            )  # fmt: skip
-            some = rows < last_row
-            cells = _own_cells(path, rows, some, step, path_step, step_stride, GROUP, KV_HEADS, DIM, layout)
-            v = gl.load(own_v + cells, mask=some[:, None], other=0.0).to(gl.float32)
-            sums += gl.exp2(score - peak)[:, None] * v
+            sums += gl.exp2(scores[step] - peak)[:, None] * values[step].to(gl.float32)
     at = (rows // GROUP).to(gl.int64) * QUERY_HEADS + rows % GROUP
     value = sums / total[:, None]
     target = out + at[:, None] * DIM + columns[None, :]

@@ -7,6 +7,8 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 LOG2_E = 1.4426950408889634
+SPLIT_PAGES = ((256, 10), (1024, 20), (1 << 31, 1 << 20))
+"""Most query rows of a KV head, context pages of a program. Measured: benchmarks/results/kernels-h200.json."""
 
 
 @triton.jit
@@ -200,5 +202,5 @@ def beam_decode_attention(
 
 
 def default_split_pages(rows: int) -> int:
-    """Context pages of one program for ``rows`` query rows of a KV head: enough rows fill a device by themselves."""
-    return 10 if rows <= 1024 else 1 << 20
+    """Context pages of one program for ``rows`` query rows of a KV head: many rows fill a device by themselves."""
+    return next(pages for most, pages in SPLIT_PAGES if rows <= most)

@@ -6,6 +6,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from kernels.attention.hopper import fits_hopper
 from kernels.attention.triton_decode import LOG2_E, attend_block
 
 
@@ -82,6 +83,23 @@ def paged_prefill_attention(
     scale: float,
 ) -> Tensor:
     """As the torch twin; ``D`` a power of two of at least 16, all arrays contiguous."""
+    if fits_hopper(q, k_pages):
+        from kernels.attention.gluon_prefill import paged_prefill_attention as for_hopper
+
+        return for_hopper(q, k_pages, v_pages, page_table, query_begin, context_len, scale)
+    return portable_prefill(q, k_pages, v_pages, page_table, query_begin, context_len, scale)
+
+
+def portable_prefill(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    page_table: Tensor,
+    query_begin: Tensor,
+    context_len: Tensor,
+    scale: float,
+) -> Tensor:
+    """Plain Triton."""
     tokens, query_heads, dim = q.shape
     heads, page = k_pages.shape[1], k_pages.shape[2]
     group, requests = query_heads // heads, len(context_len)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention.triton_decode import beam_decode_attention
-from kernels.attention.triton_prefill import paged_prefill_attention
+from kernels.attention.triton_prefill import portable_prefill
 from tests.kernels.device import EVERYWHERE, error, tolerance
 
 PAGE = 16
@@ -128,7 +128,7 @@ def test_prefill_is_causal_over_a_resident_prefix(device, dtype, lengths, new, h
     pages = Pages(lengths, heads, dim, PAGE, device, dtype)
     begin = torch.tensor([0, *new]).cumsum(0).int()
     q = torch.randn(int(begin[-1]), heads * group, dim, generator=torch.Generator().manual_seed(1)).to(dtype)
-    actual = paged_prefill_attention(q.to(device), pages.k, pages.v, pages.table, begin.to(device), pages.length, 0.3)
+    actual = portable_prefill(q.to(device), pages.k, pages.v, pages.table, begin.to(device), pages.length, 0.3)
     rows = []
     for r, (length, tokens) in enumerate(zip(lengths, new, strict=True)):
         k, v = pages.contexts[r]
