@@ -1,1 +1,1 @@
-"""The recall engine: model, request-level state, exact beam search, resident catalogs. Knows nothing of Kafka or Redis."""
+"""The recall engine: model, state of requests, exact beam search, resident catalogs. Knows neither Kafka nor Redis."""

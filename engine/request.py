@@ -27,7 +27,7 @@ class TagFilter:
 
 @dataclass(frozen=True, slots=True)
 class BeamPolicy:
-    """``widths``: beams kept after each level. ``margin``: drop beams more than this below the best, not under ``min_width``."""
+    """``widths``: beams after each level. ``margin``: drop beams so far below the best, not under ``min_width``."""
 
     widths: tuple[int, ...]
     margin: float | None = None
@@ -36,7 +36,7 @@ class BeamPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RecallRequest:
-    """One request, already decoded. Exactly one of ``history`` (oldest first) and ``tokens`` (int32 ``[n]``) is given."""
+    """One request, already decoded. Exactly one of ``history`` (oldest first) and ``tokens`` (int32 ``[n]``) is set."""
 
     beam: BeamPolicy
     top_k: int
@@ -58,7 +58,7 @@ class RecallRequest:
 class RecallResult:
     """The answer to one request.
 
-    ``items``: best first, no duplicates, int64 ``[k]`` or strings. ``scores``: float32 ``[k]``, sums of log-probabilities.
+    ``items``: best first, no duplicates, int64 ``[k]`` or strings. ``scores``: float32 ``[k]``, log-probabilities.
     ``sids``: int32 ``[k, levels]``. ``beam_widths``: beams really used, one per level. ``exhausted``: fewer live items
     than ``top_k`` exist under the request's filter and exclusions. Times are milliseconds of the batch it ran in.
     """

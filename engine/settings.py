@@ -1,9 +1,9 @@
 """Settings of the engine: what is loaded, where it runs, what a request may ask for."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 PAGE_TOKENS = 128
 """Tokens of one ContextKV page; also the key block of the attention kernels, so paging costs nothing there."""
@@ -19,8 +19,29 @@ class EngineSettings(BaseModel):
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="auto: float32 on the CPU, bfloat16 on CUDA"
     )
-    context_pages: int = Field(2048, ge=1, description=f"ContextKV pages in the pool, {PAGE_TOKENS} tokens each")
+    context_pages: int | None = Field(
+        None, ge=1, description=f"ContextKV pages in the pool, {PAGE_TOKENS} tokens each; none: see memory_fraction"
+    )
+    memory_fraction: float = Field(
+        0.9, gt=0, lt=1, description="share for ContextKV of the memory that weights, beams and graphs leave on CUDA"
+    )
     max_batch: int = Field(16, ge=1, le=1024, description="requests of one batch")
+    max_batch_tokens: int = Field(65_536, ge=1, description="context tokens of one batch, and of any one request")
+    max_batch_rows: int = Field(4096, ge=1, description="requests of one batch times the widest beam of them")
     max_width: int = Field(1024, ge=1, le=65536, description="widest beam that a request may ask for")
     max_top_k: int = Field(1000, ge=1, description="most items that a request may ask for")
     threads: int | None = Field(None, ge=1, description="CPU threads of torch; none leaves torch's own choice")
+    graphs: bool = Field(True, description="capture CUDA graphs at start, for what batches are rounded up to")
+    max_graphs: int = Field(256, ge=0, description="most graphs; a batch that finds none runs eagerly")
+    graph_prefill_tokens: int = Field(2048, ge=0, description="prefills of more tokens than this run eagerly")
+    graph_beams: tuple[tuple[int, ...], ...] = Field(
+        (), description="beam widths by level that get graphs of their own, beside those of one width"
+    )
+    graph_vocab: bool = Field(False, description="capture graphs for the score vocab, too")
+    overlap: bool = Field(True, description="prefill the next batch while one decodes, on a stream of its own")
+
+    @model_validator(mode="after")
+    def _widest_beam_fits(self) -> Self:
+        if self.max_width > self.max_batch_rows:
+            raise ValueError("max_width must not be above max_batch_rows")
+        return self

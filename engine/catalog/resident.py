@@ -22,6 +22,7 @@ FILTERS_KEPT = 16
 
 @dataclass(frozen=True, slots=True)
 class _Live:
+    passes: NDArray[np.bool_]
     counts: Tensor
     total: int
 
@@ -87,6 +88,10 @@ class ResidentCatalog:
         """Live items under a filter, without a device synchronisation."""
         return self._live(tags).total
 
+    def passes(self, item_indexes: NDArray[np.integer], tags: TagFilter | None = None) -> NDArray[np.bool_]:
+        """Which of the items may be recalled under a filter, bool ``[n]``, on the host."""
+        return self._live(tags).passes.take(item_indexes)
+
     def _live(self, tags: TagFilter | None) -> _Live:
         key = FilterKey.of(tags)
         if key == FilterKey():
@@ -102,7 +107,9 @@ class ResidentCatalog:
         live = live_items(self.catalog, key)
         counts = torch.zeros(len(live) + 1, dtype=torch.int32, device=self.device)
         torch.cumsum(torch.from_numpy(live).to(self.device), 0, dtype=torch.int32, out=counts[1:])
-        return _Live(counts, int(np.count_nonzero(live)))
+        if self.device.type == "cuda":  # who reads it does so on a stream of its own
+            torch.cuda.current_stream(self.device).synchronize()
+        return _Live(live, counts, int(np.count_nonzero(live)))
 
 
 def device_bytes(catalog: Catalog) -> int:
@@ -113,9 +120,9 @@ def device_bytes(catalog: Catalog) -> int:
 
 
 def host_bytes(catalog: Catalog) -> int:
-    """Bytes that the host side of a resident catalog adds to the catalog itself: SID codes and the id index."""
+    """Bytes that the host side of a resident catalog adds to the catalog itself: SID codes, the id index, a filter."""
     width = 2 if max(catalog.trie.sizes) <= 1 << 16 else 4
-    return catalog.trie.items * (catalog.trie.levels * width + 12 + 16)
+    return catalog.trie.items * (catalog.trie.levels * width + 12 + 16 + 2)
 
 
 def _upload(array: NDArray[np.int32], device: torch.device) -> Tensor:

@@ -25,7 +25,9 @@ class PackedPrompts:
     """Prompts of different lengths as one token axis, ``T`` long.
 
     ``tokens``, ``positions``: int32 ``[T]``; ``slots``: int32 ``[T]``, page * page tokens + place in the page;
-    ``begin``: int32 ``[R + 1]``; ``last``: int64 ``[R]``, index of each request's last token.
+    ``begin``: int32 ``[R + 1]``; ``last``: int64 ``[R]``, index of each request's last token; ``last_begin``: int32
+    ``[R + 1]``, as ``begin`` if each request had its last token only. Padding: requests without tokens come last, and
+    tokens of no request after all others; these have a negative slot.
     """
 
     tokens: Tensor
@@ -33,6 +35,7 @@ class PackedPrompts:
     slots: Tensor
     begin: Tensor
     last: Tensor
+    last_begin: Tensor
 
 
 class Decoder:
@@ -52,7 +55,7 @@ class Decoder:
             x, hidden = backend.rms_norm(delta, layer.input_norm, self._config.norm_eps, hidden)
             q = self._qkv(layer, x, prompts.positions, *pages, prompts.slots)
             if number == len(self._weights.layers) - 1:  # from here only the last token's state is read
-                q, hidden, begin = q[prompts.last], hidden[prompts.last], begin.new_tensor(range(len(begin)))
+                q, hidden, begin = q[prompts.last], hidden[prompts.last], prompts.last_begin
             attended = backend.paged_prefill_attention(q, *pages, table.page_table, begin, table.length, self._scale)
             delta, hidden = self._after_attention(layer, attended.flatten(1), hidden)
         return self._final_norm(delta, hidden)

@@ -8,7 +8,7 @@ from engine.errors import RequestError
 from engine.model.spec import ModelSpec
 from engine.request import RecallRequest
 from engine.runtime.prompts import PromptBuilder
-from engine.settings import PAGE_TOKENS, EngineSettings
+from engine.settings import EngineSettings
 
 _SCORES = ("level", "vocab", "legal")
 
@@ -16,9 +16,10 @@ _SCORES = ("level", "vocab", "legal")
 class Admission:
     """Raises RequestError for requests that this engine could never answer."""
 
-    def __init__(self, spec: ModelSpec, settings: EngineSettings, prompts: PromptBuilder) -> None:
+    def __init__(self, spec: ModelSpec, settings: EngineSettings, prompts: PromptBuilder, max_tokens: int) -> None:
+        """``max_tokens``: the longest context that can be served."""
         self._spec, self._settings, self._prompts = spec, settings, prompts
-        self._max_tokens = min(spec.max_context_tokens, settings.context_pages * PAGE_TOKENS)
+        self._max_tokens = max_tokens
 
     def check(self, request: RecallRequest) -> None:
         """Raises RequestError ``bad_request`` or ``too_large``."""

@@ -17,12 +17,17 @@ _NO_ITEMS = np.empty(0, dtype=np.int32)
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """``place``: position in the caller's list; ``excluded``: distinct items; ``live``: the filter's running counts."""
+    """``place``: position in the caller's list.
+
+    ``widths``: those asked for, no wider than the catalog's trie; ``excluded``: sorted distinct items that pass the
+    filter; ``live``: the filter's running counts on the device.
+    """
 
     place: int
     request: RecallRequest
     catalog: ResidentCatalog
     prompt: BuiltPrompt
+    widths: tuple[int, ...]
     excluded: NDArray[np.int32]
     live: Tensor
     live_total: int
@@ -47,6 +52,7 @@ def prepare(place: int, request: RecallRequest, catalog: ResidentCatalog, prompt
         request=request,
         catalog=catalog,
         prompt=prompt,
+        widths=tuple(map(min, request.beam.widths, map(len, catalog.code))),
         excluded=_excluded(request, catalog, prompt),
         live=catalog.live_counts(request.filter),
         live_total=catalog.live_total(request.filter),
@@ -57,4 +63,5 @@ def _excluded(request: RecallRequest, catalog: ResidentCatalog, prompt: BuiltPro
     found = catalog.lookup(request.exclude) if len(request.exclude) else _NO_ITEMS
     if request.exclude_history:
         found = np.concatenate([found, prompt.items])
-    return np.unique(found[found >= 0])
+    items = np.unique(found[found >= 0])
+    return items[catalog.passes(items, request.filter)]

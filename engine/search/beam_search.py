@@ -21,7 +21,8 @@ class SearchInput:
     """What the search of ``R`` requests needs beside the model, all on the device.
 
     ``hidden``: ``[R, H]``, normed state of each last context token; ``tries``: one per level; ``excluded``: int32
-    ``[R, E]`` as in ``kernels.selection.expand_select``; ``vocab``: normalise over the whole vocabulary.
+    ``[R, E]`` as in ``kernels.selection.expand_select``; ``vocab``: normalise over the whole vocabulary. A request
+    whose context has no token is padding: it has no beams.
     """
 
     hidden: Tensor
@@ -59,7 +60,7 @@ def beam_search(
     hidden = search.hidden[:, None]
     scores = torch.zeros((requests, 1), device=device)
     nodes = torch.zeros((requests, 1), dtype=torch.int32, device=device)
-    width = torch.ones(requests, dtype=torch.int32, device=device)
+    width = (search.table.length > 0).to(torch.int32)
     widths = []
     for number, level in enumerate(levels):
         chosen = backend.expand_select(

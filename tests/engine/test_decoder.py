@@ -15,8 +15,8 @@ from engine.model.head import LevelHead
 from engine.model.rotary import rotary_tables
 from engine.model.spec import LevelSpec, ModelSpec
 from engine.model.weights import load_weights
-from engine.runtime.packing import pack
-from engine.state.beam_kv import BeamKV
+from engine.runtime.prefill_input import PrefillShape, pack_prompts
+from engine.state.beam_kv import BeamKV, BeamMemory
 from engine.state.context_kv import ContextKV
 from engine.state.page_pool import PageLease, PagePool
 from tests.engine.tiny_models import Architecture, TinyModel, config_of, write_model
@@ -57,7 +57,9 @@ class Loaded:
     def prefill(self, prompts: list[np.ndarray]) -> tuple[Tensor, ContextTable]:
         """Vocabulary logits after each prompt, ``[R, vocabulary]``."""
         self.leases = [self.pool.lease(-(-len(tokens) // 128)) for tokens in prompts]
-        packed, table = pack(prompts, [lease.pages for lease in self.leases], CPU)
+        pages = [lease.pages for lease in self.leases]
+        shape = PrefillShape(sum(map(len, prompts)), len(prompts), max(map(len, pages)))
+        packed, table = shape.over(pack_prompts(shape, prompts, pages, CPU))
         return self.head.logits(self.decoder.prefill(packed, table, self.context), 0), table
 
     @torch.inference_mode()
@@ -102,7 +104,7 @@ def test_beams_read_their_ancestors_through_the_path(architecture: Architecture,
     loaded = Loaded(write_model(model, tmp_path))
     prompts = prompts_of((4, 131), model.vocab)
     _, table = loaded.prefill(prompts)
-    beams = BeamKV(loaded.config, 3, 2, 4, CPU, torch.float32)
+    beams = BeamMemory(loaded.config, 3, 8, CPU, torch.float32).beams(2, 4)
     sequences = [[prompt] for prompt in prompts]
     random = np.random.default_rng(5)
     for step, (widths, before) in enumerate([((3, 2), (1, 1)), ((2, 4), (3, 2)), ((4, 3), (2, 4))]):

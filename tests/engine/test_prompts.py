@@ -111,7 +111,7 @@ def request(**changes: Any) -> RecallRequest:
 @pytest.fixture(scope="module")
 def admission(spec: ModelSpec, prompts: PromptBuilder) -> Admission:
     settings = EngineSettings(model=Path("unused"), context_pages=1, max_width=8, max_top_k=5)
-    return Admission(spec, settings, prompts)
+    return Admission(spec, settings, prompts, max_tokens=128)
 
 
 def tokens(*ids: int) -> np.ndarray:

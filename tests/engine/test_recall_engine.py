@@ -12,6 +12,7 @@ import torch
 from engine.catalog.build import build_catalog
 from engine.catalog.catalog import Catalog
 from engine.errors import DeviceError, ModelError, RequestError
+from engine.model.decoder import Decoder
 from engine.recall_engine import Answer, RecallEngine
 from engine.request import BeamPolicy, RecallRequest, RecallResult, TagFilter
 from engine.settings import EngineSettings
@@ -241,7 +242,7 @@ def test_device_faults_are_an_answer_or_a_device_error_and_return_their_leases(
     def fail(*_: object) -> None:
         raise fault
 
-    monkeypatch.setattr(engine._decoder, "decode", fail)  # noqa: SLF001
+    monkeypatch.setattr(Decoder, "decode", fail)
     if expected is None:
         with pytest.raises(DeviceError, match="lost"):
             engine.recall([request()])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.model.decoder_config import DecoderConfig
-from engine.state.beam_kv import BeamKV
+from engine.state.beam_kv import BeamMemory
 from engine.state.context_kv import ContextKV
 from engine.state.page_pool import PagePool, PagesExhaustedError
 
@@ -99,7 +99,7 @@ def test_a_context_pool_starts_zeroed_and_clears_single_pages(dtype: torch.dtype
 @given(st.data())
 def test_the_path_names_each_beams_ancestors_and_nothing_is_copied(data: st.DataObject) -> None:
     requests, width, steps = 2, 5, 4
-    beams = BeamKV(CONFIG, steps, requests, width, CPU, torch.float32)
+    beams = BeamMemory(CONFIG, steps, requests * width, CPU, torch.float32).beams(requests, width)
     before = [1] * requests
     ancestry: list[list[list[int]]] = [[[]] for _ in range(requests)]
     kept = beams.layer(0)[0].clone()
@@ -115,7 +115,7 @@ def test_the_path_names_each_beams_ancestors_and_nothing_is_copied(data: st.Data
 
 
 def test_one_step_of_beams_is_written_as_pages_of_one_token() -> None:
-    beams = BeamKV(CONFIG, 2, 3, 4, CPU, torch.float32)
+    beams = BeamMemory(CONFIG, 2, 12, CPU, torch.float32).beams(3, 4)
     keys, _ = beams.as_pages(1, 1)
     keys[beams.slots(2).long(), :, 0] = torch.arange(6.0)[:, None, None]
     written = beams.layer(1)[0]

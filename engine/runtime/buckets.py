@@ -1,0 +1,45 @@
+"""The sizes that graphs are captured for, and how a batch is rounded up to them."""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+
+REQUESTS = (1, 2, 4, 8, 16, 32, 64)
+WIDTHS = (64, 128, 192, 256, 384, 512, 768, 1024)
+PAGES = (10, 40, 160)
+EXCLUDED = 4096
+"""Exclusions of a request, its history's included, that a graph has room for."""
+
+_FINEST_TOKENS = 128
+
+
+def request_buckets(most: int) -> tuple[int, ...]:
+    """Powers of two under ``most``, then ``most``."""
+    return _up_to(REQUESTS, most)
+
+
+def width_buckets(most: int) -> tuple[int, ...]:
+    """Beam widths in steps of a quarter to a half, up to ``most``."""
+    return _up_to(WIDTHS, most)
+
+
+def page_buckets(most: int) -> tuple[int, ...]:
+    """Pages of the longest context: the attention kernel launches work for that many."""
+    return _up_to(PAGES, most)
+
+
+def token_buckets(most: int) -> Iterator[int]:
+    """Prompt tokens of a batch, in steps of at most an eighth from 1,024 on."""
+    tokens = 0
+    while tokens < most:
+        tokens += max(_FINEST_TOKENS, (1 << tokens.bit_length() - 1) // 8 if tokens else 0)
+        yield min(tokens, most)
+
+
+def round_up(buckets: Sequence[int], size: int) -> int:
+    """The smallest bucket that holds ``size``; ``size`` itself where none does."""
+    place = bisect_left(buckets, size)
+    return buckets[place] if place < len(buckets) else size
+
+
+def _up_to(sizes: Sequence[int], most: int) -> tuple[int, ...]:
+    return (*(size for size in sizes if size < most), most)

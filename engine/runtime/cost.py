@@ -1,0 +1,79 @@
+"""What a model costs before it is loaded: memory, and time by a roofline with measured efficiencies."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.model.decoder_config import DecoderConfig
+from engine.settings import PAGE_TOKENS, EngineSettings
+
+GRAPH_BYTES = 8 << 20
+"""What the driver keeps for one captured graph, rounded up from what was seen."""
+
+SPLITS = 4
+"""Partial results of decode attention that are in memory at a time, of a long context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """``level_sizes``: codes of each level; ``itemsize``: bytes of a weight and of an element of the caches."""
+
+    config: DecoderConfig
+    level_sizes: Sequence[int]
+    itemsize: int
+
+    @property
+    def layer_parameters(self) -> int:
+        """Elements of all layers' matrices, each used once a token."""
+        c = self.config
+        attention = self._qkv * c.hidden_size + c.heads * c.head_dim * c.hidden_size
+        return c.layers * (attention + 3 * c.intermediate_size * c.hidden_size)
+
+    @property
+    def weight_bytes(self) -> int:
+        c = self.config
+        embeddings = (1 if c.tied_head else 2) * c.vocab_size * c.hidden_size
+        return (self.layer_parameters + embeddings) * self.itemsize
+
+    @property
+    def page_bytes(self) -> int:
+        """One page of ContextKV."""
+        return PAGE_TOKENS * self._kv_token_bytes
+
+    def context_bytes(self, tokens: int) -> int:
+        """Keys and values of one context, in whole pages."""
+        return -(-tokens // PAGE_TOKENS) * self.page_bytes
+
+    def beam_bytes(self, rows: int) -> int:
+        """Keys and values of the decoded tokens of so many beams."""
+        return (len(self.level_sizes) - 1) * rows * self._kv_token_bytes
+
+    def work_bytes(self, settings: EngineSettings) -> int:
+        """Intermediate results of a prefill and a search at the limits, which may run side by side."""
+        return self._prefill_bytes(settings.max_batch_tokens) + self._search_bytes(settings.max_batch_rows)
+
+    def graph_bytes(self, settings: EngineSettings) -> int:
+        """The graphs, and the memory of their own that the largest works in."""
+        if not settings.graphs:
+            return 0
+        work = self._prefill_bytes(settings.graph_prefill_tokens) + self._search_bytes(settings.max_batch_rows)
+        return settings.max_graphs * GRAPH_BYTES + work
+
+    def _prefill_bytes(self, tokens: int) -> int:
+        c = self.config
+        elements = 5 * c.hidden_size + 2 * self._qkv + 3 * c.intermediate_size
+        return tokens * elements * self.itemsize
+
+    def _search_bytes(self, rows: int) -> int:
+        scores = 2 * max(self.level_sizes) * 4
+        parts = SPLITS * self.config.heads * self.config.head_dim * 4
+        return self._prefill_bytes(rows) + rows * (scores + parts)
+
+    @property
+    def _qkv(self) -> int:
+        c = self.config
+        return (c.heads + 2 * c.kv_heads) * c.head_dim
+
+    @property
+    def _kv_token_bytes(self) -> int:
+        c = self.config
+        return c.layers * 2 * c.kv_heads * c.head_dim * self.itemsize

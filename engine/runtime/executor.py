@@ -1,0 +1,79 @@
+"""Runs the stages of a batch: from a captured graph where one holds it, eagerly otherwise."""
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.runtime.graphs import Capture, PrefillGraph, SearchGraph
+from engine.runtime.prefill_input import PrefillShape, pack_prompts
+from engine.runtime.prepared import PreparedRequest
+from engine.runtime.search_input import SearchShape, pack_search, trie_columns
+from engine.runtime.stages import Stages
+
+log = logging.getLogger(__name__)
+
+
+class Executor:
+    """Counts what ran from a graph and what did not."""
+
+    def __init__(self, stages: Stages, device: torch.device) -> None:
+        self._stages, self._device = stages, device
+        self._prefill_graphs: list[PrefillGraph] = []
+        self._search_graphs: list[SearchGraph] = []
+        self._counts = {"graph_prefills": 0, "eager_prefills": 0, "graph_searches": 0, "eager_searches": 0}
+
+    def stats(self) -> dict[str, float]:
+        return {"graphs": len(self._prefill_graphs) + len(self._search_graphs), **self._counts}
+
+    def capture(
+        self,
+        prefills: Sequence[PrefillShape],
+        searches: Sequence[SearchShape],
+        hidden: Tensor,
+        of_prefill: Capture,
+        of_search: Capture,
+    ) -> None:
+        """Capture these shapes, cheapest first. ``hidden``: memory for the hidden states of the largest, ``[R, H]``.
+
+        Where the device's memory ends, the rest is left out.
+        """
+        try:
+            for shape in sorted(prefills, key=lambda shape: shape.tokens):
+                self._prefill_graphs.append(PrefillGraph.of(self._stages, shape, of_prefill, self._device))
+            for search in sorted(searches, key=lambda shape: shape.work):
+                inputs = hidden[: search.requests]
+                self._search_graphs.append(SearchGraph.of(self._stages, search, of_search, inputs))
+        except torch.OutOfMemoryError as error:
+            log.warning("%d graphs are captured, for more there is no memory: %s", self.stats()["graphs"], error)
+
+    def prefill(self, tokens: Sequence[NDArray[np.int32]], pages: Sequence[NDArray[np.int32]]) -> Tensor:
+        """Hidden states of the last tokens, ``[R, H]`` or more rows; valid until the next prefill."""
+        need = PrefillShape(sum(map(len, tokens)), len(tokens), max(map(len, pages)))
+        graph = next((graph for graph in self._prefill_graphs if graph.shape.holds(need)), None)
+        if graph is not None:
+            self._counts["graph_prefills"] += 1
+            return graph.run(pack_prompts(graph.shape, tokens, pages, self._device))
+        self._counts["eager_prefills"] += 1
+        return self._stages.prefill(need, self._upload(pack_prompts(need, tokens, pages, self._device)))
+
+    def search(
+        self, batch: Sequence[PreparedRequest], pages: Sequence[NDArray[np.int32]], hidden: Tensor
+    ) -> tuple[SearchShape, Tensor]:
+        """The output's shape and block of memory, valid until the next search. ``hidden``: ``[R, H]``."""
+        need = SearchShape.of(batch)
+        graph = next((graph for graph in self._search_graphs if graph.shape.holds(need)), None)
+        shape = graph.shape if graph else need
+        tries = trie_columns(batch, shape.requests)
+        host = pack_search(shape, batch, pages, tries, self._device)
+        if graph is not None:
+            self._counts["graph_searches"] += 1
+            return shape, graph.run(host, hidden, tries)
+        self._counts["eager_searches"] += 1
+        return shape, self._stages.search(shape, self._upload(host), hidden, tries)
+
+    def _upload(self, host: Tensor) -> Tensor:
+        return host.to(self._device, non_blocking=True)

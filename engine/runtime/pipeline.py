@@ -1,0 +1,158 @@
+"""Batches on the device: launched in order, a few at a time, finished in order."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.errors import DeviceError, RequestError
+from engine.runtime.answers import Answer, answers_of
+from engine.runtime.executor import Executor
+from engine.runtime.lane import Lane, Mark
+from engine.runtime.layout import host_memory
+from engine.runtime.prepared import PreparedRequest
+from engine.runtime.search_input import SearchShape
+from engine.state.context_kv import ContextKV
+from engine.state.page_pool import PagePool
+
+DEPTH = 2
+"""Batches on the device at a time: while one runs, the host prepares the next."""
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A batch on the device. Once it is finished there are ``answers`` or an ``error``.
+
+    ``marks``: its begin, the end of the prefill, its end; ``output``: on the host, valid after its end.
+    ``hidden`` is kept alive until another lane has read it.
+    """
+
+    batch: Sequence[PreparedRequest]
+    pages: Sequence[NDArray[np.int32]]
+    leases: ExitStack
+    marks: tuple[Mark, Mark, Mark]
+    shape: SearchShape
+    output: Tensor
+    hidden: Tensor
+    answers: list[Answer] | None = None
+    error: Exception | None = None
+
+    @property
+    def reached(self) -> bool:
+        """Its work on the device is done: finishing it does not wait."""
+        return self.marks[-1].reached
+
+    def result(self) -> list[Answer]:
+        """One answer per request of a finished batch. Raises what is a bug."""
+        if self.answers is None:
+            raise self.error or RuntimeError("the batch is not finished")
+        return self.answers
+
+
+class Pipeline:
+    """``prefills`` and ``searches``: the lanes of the two stages, which may be the same one.
+
+    Used from one thread.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        context: ContextKV,
+        pool: PagePool,
+        prefills: Lane,
+        searches: Lane,
+        device: torch.device,
+        model: str,
+    ) -> None:
+        self._executor, self._context, self._pool = executor, context, pool
+        self._prefills, self._searches = prefills, searches
+        self._device, self._model = device, model
+        self._flights: deque[Flight] = deque()
+        self._hidden_read: Mark | None = None
+
+    def launch(self, batch: Sequence[PreparedRequest]) -> Flight:
+        """Start a batch; waits for older ones where there are too many or their pages are needed.
+
+        Raises RequestError ``overloaded`` if the device is out of memory, DeviceError if it is lost.
+        """
+        needed = sum(item.pages for item in batch)
+        while self._flights and (len(self._flights) >= DEPTH or self._pool.free < needed):
+            self._finish_oldest()
+        with ExitStack() as leases, _device_errors(self._device):
+            pages = [leases.enter_context(self._pool.lease(item.pages)).pages for item in batch]
+            flight = self._start(batch, pages, leases)
+        self._flights.append(flight)
+        return flight
+
+    def finish(self, flight: Flight) -> None:
+        """Wait for a batch and for all before it. Raises DeviceError."""
+        while flight in self._flights:
+            self._finish_oldest()
+
+    def _start(self, batch: Sequence[PreparedRequest], pages: list[NDArray[np.int32]], leases: ExitStack) -> Flight:
+        with self._prefills.active():
+            if self._hidden_read is not None:
+                self._prefills.after(self._hidden_read)
+            begin = self._prefills.mark()
+            hidden = self._executor.prefill([item.prompt.tokens for item in batch], pages)
+            prefilled = self._prefills.mark()
+        with self._searches.active():
+            self._searches.after(prefilled)
+            mine = hidden[: len(batch)].clone()
+            self._hidden_read = self._searches.mark()
+            shape, output = self._executor.search(batch, pages, mine)
+            host = host_memory(output.nbytes, self._device)
+            host.copy_(output, non_blocking=True)
+            marks = begin, prefilled, self._searches.mark()
+        return Flight(batch, pages, leases.pop_all(), marks, shape, host, hidden)
+
+    def _finish_oldest(self) -> None:
+        flight = self._flights.popleft()
+        with flight.leases:
+            try:
+                with _device_errors(self._device):
+                    flight.answers = self._read(flight)
+            except DeviceError:
+                raise
+            except Exception as error:  # belongs to whoever asks for this batch, who need not be the caller
+                flight.error = error
+
+    def _read(self, flight: Flight) -> list[Answer]:
+        begin, prefilled, end = flight.marks
+        end.wait()
+        prefill_ms, decode_ms = prefilled.milliseconds_since(begin), end.milliseconds_since(prefilled)
+        found = flight.shape.output_over(flight.output)
+        with self._prefills.active():  # in order with whoever gets the pages next
+            for width, pages in zip(found.widths[:, -1].tolist(), flight.pages, strict=False):
+                if width < 0:
+                    self._context.clear(pages)
+        return list(answers_of(flight.batch, found, self._model, prefill_ms, decode_ms))
+
+
+@contextmanager
+def _device_errors(device: torch.device) -> Iterator[None]:
+    """What a lost device raises becomes DeviceError, lack of memory RequestError ``overloaded``."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise RequestError("overloaded", f"out of device memory: {error}") from error
+    except torch.AcceleratorError as error:
+        raise DeviceError(str(error)) from error
+    except RuntimeError as error:
+        _raise_if_lost(device, error)
+        raise
+
+
+def _raise_if_lost(device: torch.device, error: RuntimeError) -> None:
+    """Libraries and kernel launches report a lost device in words of their own: ask the device itself."""
+    if device.type == "cuda":
+        try:
+            torch.cuda.synchronize(device)
+        except RuntimeError:
+            raise DeviceError(str(error)) from error

@@ -1,0 +1,91 @@
+"""What a prefill reads, as one block of memory."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.model.decoder import ContextTable, PackedPrompts
+from engine.runtime.layout import Layout, host_memory
+from engine.settings import PAGE_TOKENS
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillShape:
+    """Sizes of the tensors of a prefill: prompt tokens of all requests, requests, pages of the longest."""
+
+    tokens: int
+    requests: int
+    pages: int
+
+    def holds(self, other: Self) -> bool:
+        """Whether prompts of ``other``'s shape also fit this one, with padding."""
+        return self.tokens >= other.tokens and self.requests >= other.requests and self.pages >= other.pages
+
+    def layout(self) -> Layout:
+        int32 = torch.int32
+        return Layout(
+            tokens=(int32, (self.tokens,)),
+            positions=(int32, (self.tokens,)),
+            slots=(int32, (self.tokens,)),
+            begin=(int32, (self.requests + 1,)),
+            last=(torch.int64, (self.requests,)),
+            last_begin=(int32, (self.requests + 1,)),
+            page_table=(int32, (self.requests, self.pages)),
+            length=(int32, (self.requests,)),
+        )
+
+    def over(self, memory: Tensor) -> tuple[PackedPrompts, ContextTable]:
+        """The inputs that ``memory`` holds."""
+        fields = dict(self.layout().over(memory))
+        table = ContextTable(page_table=fields.pop("page_table"), length=fields.pop("length"))
+        return PackedPrompts(**fields), table
+
+
+def pack_prompts(
+    shape: PrefillShape,
+    tokens: Sequence[NDArray[np.int32]],
+    pages: Sequence[NDArray[np.int32]],
+    device: torch.device,
+) -> Tensor:
+    """Prompts (none empty) with the pages leased for each, in host memory. What ``shape`` has too much is padding:
+    tokens that are written nowhere, and requests without any.
+    """
+    layout = shape.layout()
+    memory = host_memory(layout.nbytes, device)
+    into = {name: tensor.numpy() for name, tensor in layout.over(memory).items()}
+    lengths = np.array([len(prompt) for prompt in tokens], dtype=np.int32)
+    count, total = len(tokens), int(lengths.sum())
+    owner = np.repeat(np.arange(count), lengths)
+
+    begin = into["begin"]
+    begin[0] = 0
+    np.cumsum(lengths, out=begin[1 : count + 1])
+    begin[count + 1 :] = total
+    fill(into["last"], begin[1 : count + 1] - 1, 0)
+    np.minimum(np.arange(shape.requests + 1), count, out=into["last_begin"], casting="unsafe")
+    fill(into["length"], lengths, 0)
+    page_table = into["page_table"]
+    fill_rows(page_table, pages, 0)
+    fill(into["tokens"], np.concatenate(tokens), 0)
+    positions = np.arange(total, dtype=np.int32) - begin[owner]
+    fill(into["positions"], positions, 0)
+    fill(into["slots"], page_table[owner, positions // PAGE_TOKENS] * PAGE_TOKENS + positions % PAGE_TOKENS, -1)
+    return memory
+
+
+def fill(array: NDArray[np.generic], values: NDArray[np.generic], padding: float) -> None:
+    """``values`` first, ``padding`` after them."""
+    array[: len(values)] = values
+    array[len(values) :] = padding
+
+
+def fill_rows(array: NDArray[np.generic], rows: Sequence[NDArray[np.generic]], padding: float) -> None:
+    """Each of ``rows`` into a row of its own, ``padding`` everywhere else."""
+    array[:] = padding
+    for into, row in zip(array, rows, strict=False):
+        into[: len(row)] = row
