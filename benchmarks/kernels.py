@@ -25,7 +25,7 @@ from benchmarks.timing import graph_time
 from kernels.attention.gluon_decode import beam_decode_attention as hopper_decode
 from kernels.attention.gluon_prefill import paged_prefill_attention as hopper_prefill
 from kernels.attention.paging import gather_pages
-from kernels.attention.triton_decode import beam_decode_attention
+from kernels.attention.triton_decode import portable_decode
 from kernels.attention.triton_prefill import portable_prefill
 from kernels.elementwise.triton_qk_norm_rope_write import qk_norm_rope_write
 from kernels.elementwise.triton_rms_norm import rms_norm
@@ -117,8 +117,8 @@ def decode_rows() -> Iterator[Row]:
     for dtype, most in ((torch.bfloat16, 4e-3), (torch.float32, 1e-5)):
         case = DecodeCase.of([1000, 5000, 77, 128, 1], 100, dtype=dtype)
         exact = decode_exact(case)
-        for attend in (beam_decode_attention, hopper_decode):
-            if attend is beam_decode_attention or dtype == torch.bfloat16:
+        for attend in (portable_decode, hopper_decode):
+            if attend is portable_decode or dtype == torch.bfloat16:
                 found = error(attend(*case.args(), SCALE), exact)
                 require(found < most, f"decode attention is off by {found}")
                 yield {"kernel": attend.__module__, "case": f"against float64, {dtype}", "error": found}
@@ -133,7 +133,7 @@ def decode_rows() -> Iterator[Row]:
             for c in cases
         ]
         row: Row = {"kernel": "decode attention", "case": f"beam {beams}, context {context}, batch {batch}"}
-        for name, attend in (("triton", beam_decode_attention), ("gluon", hopper_decode)):
+        for name, attend in (("triton", portable_decode), ("gluon", hopper_decode)):
             for split in (WHOLE, 20, 10):
                 if split == WHOLE or split * 128 < context:
                     key = f"{name}_us" if split == WHOLE else f"{name}_split_{split}_us"

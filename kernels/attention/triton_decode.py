@@ -6,6 +6,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from kernels.attention.hopper import fits_hopper
+
 LOG2_E = 1.4426950408889634
 SPLIT_PAGES = ((256, 10), (1024, 20), (1 << 31, 1 << 20))
 """Most query rows of a KV head, context pages of a program. Measured: benchmarks/results/kernels-h200.json."""
@@ -170,6 +172,28 @@ def beam_decode_attention(
     ``split_pages``: context pages of one program. A result depends on it in its last bits, so it must not depend on the
     batch; the default is a function of the beams alone.
     """
+    args = q, k_pages, v_pages, page_table, context_len, own_k, own_v, path, width, scale, split_pages
+    if fits_hopper(q, k_pages):
+        from kernels.attention.gluon_decode import beam_decode_attention as for_hopper
+
+        return for_hopper(*args)
+    return portable_decode(*args)
+
+
+def portable_decode(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    page_table: Tensor,
+    context_len: Tensor,
+    own_k: Tensor,
+    own_v: Tensor,
+    path: Tensor,
+    width: Tensor,
+    scale: float,
+    split_pages: int | None = None,
+) -> Tensor:
+    """Plain Triton."""
     requests, beams, query_heads, dim = q.shape
     heads, page = k_pages.shape[1], k_pages.shape[2]
     group = query_heads // heads

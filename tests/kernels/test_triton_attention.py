@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.attention.triton_decode import beam_decode_attention
+from kernels.attention.triton_decode import portable_decode
 from kernels.attention.triton_prefill import portable_prefill
 from tests.kernels.device import EVERYWHERE, error, tolerance
 
@@ -60,7 +60,7 @@ def test_decode_attends_to_the_context_and_to_its_own_ancestors(
     own = torch.randn(2, steps, requests, beams, heads, dim, generator=generator).to(dtype)
     path = torch.randint(0, beams, (steps, requests, beams + 3), generator=generator).int()[:, :, :beams]  # strided
     width = torch.tensor(widths, dtype=torch.int32)
-    actual = beam_decode_attention(
+    actual = portable_decode(
         q.to(device), pages.k, pages.v, pages.table, pages.length,
         own[0].to(device), own[1].to(device), path.to(device), width.to(device), 0.3, split_pages,
     )  # fmt: skip
@@ -83,12 +83,10 @@ def test_decode_is_the_same_for_a_request_alone_and_in_a_batch(device, dtype):
     own = torch.randn(2, 1, 3, 6, 2, 16, generator=generator).to(device, dtype)
     path = torch.arange(6, dtype=torch.int32, device=device).expand(1, 3, 6).contiguous()
     width = torch.tensor([6, 2, 5], dtype=torch.int32, device=device)
-    together = beam_decode_attention(
-        q, pages.k, pages.v, pages.table, pages.length, own[0], own[1], path, width, 0.25, 2
-    )
+    together = portable_decode(q, pages.k, pages.v, pages.table, pages.length, own[0], own[1], path, width, 0.25, 2)
     for r in range(3):
         one = slice(r, r + 1)
-        alone = beam_decode_attention(
+        alone = portable_decode(
             q[one], pages.k, pages.v, pages.table[one], pages.length[one],
             own[0][:, one].contiguous(), own[1][:, one].contiguous(), path[:, one].contiguous(), width[one], 0.25, 2,
         )  # fmt: skip
@@ -105,7 +103,7 @@ def test_decode_holds_for_scores_of_ten_thousand(device, dtype):
     width = torch.tensor([2], dtype=torch.int32)
     scale = 1e4 / 16
     args = [x.to(device, dtype) for x in (q, own[0], own[1])]
-    actual = beam_decode_attention(
+    actual = portable_decode(
         args[0], pages.k, pages.v, pages.table, pages.length, args[1], args[2], path.to(device), width.to(device), scale
     )
     expected = torch.zeros(q.shape, dtype=torch.float64)
