@@ -1,5 +1,7 @@
 """``recallstream serve``: the service."""
 
+from typing import Annotated, Literal
+
 from pydantic import Field
 
 from consumer.service.settings import ServiceSettings
@@ -12,13 +14,24 @@ class Serve(ServiceSettings):
     """
 
     check: bool = Field(False, description="only check the settings and the model directory")
+    gpus: Literal["all"] | Annotated[int, Field(ge=1)] | None = Field(
+        None, description="all, or how many: one process per GPU under this one, in one consumer group"
+    )
 
     def cli_cmd(self) -> None:
         from consumer.service.app import check, serve
         from consumer.service.logs import configure_logging
 
         configure_logging(self.log)
-        if self.check:
-            check(self)
-        else:
-            serve(self)
+        if self.gpus is None:
+            check(self) if self.check else serve(self)
+            return
+
+        from consumer.fleet.app import serve_fleet
+        from consumer.fleet.gpus import choose
+
+        check(self)
+        gpus = choose(self.gpus, self.engine)
+        if not self.check:
+            settings = {name: getattr(self, name) for name in ServiceSettings.model_fields}
+            serve_fleet(ServiceSettings.model_construct(**settings), gpus)

@@ -3,10 +3,13 @@
 import gc
 import json
 import logging
+import os
 import signal
 import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -22,6 +25,9 @@ WARM_UP_TOKENS = 256
 WARM_UP_BATCHES = (1, 2)
 CATALOG_POLL_S = 0.05
 
+Expose = Callable[[ServiceStatus, Callable[[], None]], AbstractContextManager[None]]
+"""Makes the status visible outside the process; may call its second argument, from any thread, to begin the drain."""
+
 log = logging.getLogger(__name__)
 
 
@@ -34,19 +40,33 @@ def check(settings: ServiceSettings) -> None:
 
 
 def serve(settings: ServiceSettings) -> None:
-    """Serve until SIGTERM or SIGINT; SystemExit carries the exit code unless it is 0.
+    """Serve, with the endpoints of ``settings.http``. See ``run``."""
+
+    @contextmanager
+    def endpoints(status: ServiceStatus, _drain: Callable[[], None]) -> Iterator[None]:
+        server = HttpServer(settings.http, build_app(status))
+        try:
+            server.start()
+            log.info("status page at %s", server.url)
+            yield
+        finally:
+            server.stop()
+
+    run(settings, endpoints)
+
+
+def run(settings: ServiceSettings, expose: Expose) -> None:
+    """Serve until SIGTERM, SIGINT or a drain; SystemExit carries the exit code unless it is 0. From the main thread.
 
     Raises RecallstreamError or OSError if the start fails.
     """
     log.info("recallstream %s, settings %s", version("recallstream"), json.dumps(redacted(settings)))
     status = ServiceStatus(settings)
+    drain: Callable[[], None] = partial(os.kill, os.getpid(), signal.SIGTERM)
     with ExitStack() as running:
         # Until the serving loop takes the signals over there is nothing to drain: unwind and go.
         running.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)))
-        server = HttpServer(settings.http, build_app(status))
-        running.callback(server.stop)
-        server.start()
-        log.info("status page at %s", server.url)
+        running.enter_context(expose(status, lambda: drain()))
 
         # The endpoints answer while these take their seconds.
         from catalog_sync.watcher import Watcher
@@ -74,6 +94,7 @@ def serve(settings: ServiceSettings) -> None:
             observer=status.observer,
         )
         status.serving = loop
+        drain = loop.drain
         loop.start()
         status.starting = None
         code = loop.run_until_stopped()

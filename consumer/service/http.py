@@ -1,7 +1,7 @@
 """The HTTP side: metrics, probes, status and its page, served by a thread of their own."""
 
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.resources import files
 from threading import Thread
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ from prometheus_client.registry import CollectorRegistry
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from consumer.service.settings import HttpSettings
 
@@ -46,8 +46,9 @@ class StatusSource(Protocol):
         """All that an operator may see, as JSON, secrets redacted."""
 
 
-def build_app(source: StatusSource) -> Starlette:
-    page = files("consumer.service").joinpath("status.html").read_text(encoding="utf-8")
+def build_app(source: StatusSource, page: str = "status.html", below: Sequence[BaseRoute] = ()) -> Starlette:
+    """The endpoints of ``source``: ``page`` is the file that shows /status at /, ``below`` are more routes."""
+    html = files("consumer.service").joinpath(page).read_text(encoding="utf-8")
 
     def metrics(request: Request) -> Response:
         source.refresh()
@@ -66,7 +67,7 @@ def build_app(source: StatusSource) -> Starlette:
         return _json(source.status())
 
     def index(request: Request) -> Response:
-        return HTMLResponse(page, headers=_PAGE_HEADERS)
+        return HTMLResponse(html, headers=_PAGE_HEADERS)
 
     endpoints: dict[str, Callable[[Request], Response]] = {
         "/": index,
@@ -75,7 +76,7 @@ def build_app(source: StatusSource) -> Starlette:
         "/readyz": readyz,
         "/status": status,
     }
-    return Starlette(routes=[Route(path, _on_the_loop(endpoint)) for path, endpoint in endpoints.items()])
+    return Starlette(routes=[*(Route(path, _on_the_loop(endpoint)) for path, endpoint in endpoints.items()), *below])
 
 
 class HttpServer:

@@ -7,16 +7,23 @@ from datetime import UTC, datetime
 
 from consumer.service.settings import LogSettings
 
-TEXT = "%(asctime)s %(levelname)-7s %(threadName)s %(name)s: %(message)s"
+TEXT = "%(asctime)s %(levelname)-7s {process}%(threadName)s %(name)s: %(message)s"
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: ``time`` (UTC), ``level``, ``logger``, ``thread``, ``message``, ``exception``."""
+    """One JSON object a line: ``time`` (UTC), ``level``, ``logger``, ``thread``, ``message``; ``exception`` if there is
+    one, ``process`` if it has a name.
+    """
+
+    def __init__(self, process: str | None = None) -> None:
+        super().__init__()
+        self._process = {"process": process} if process else {}
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
+            **self._process,
             "logger": record.name,
             "thread": record.threadName,
             "message": record.getMessage(),
@@ -26,8 +33,12 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, ensure_ascii=False)
 
 
-def configure_logging(settings: LogSettings) -> None:
-    """Send every logger of the process to standard error. Replaces what was configured before."""
+def configure_logging(settings: LogSettings, process: str | None = None) -> None:
+    """Send every logger of the process to standard error. Replaces what was configured before.
+
+    ``process``: its name in each line, where several write to the same place.
+    """
+    text = TEXT.format(process=f"{process} " if process else "")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if settings.format == "json" else logging.Formatter(TEXT))
+    handler.setFormatter(JsonFormatter(process) if settings.format == "json" else logging.Formatter(text))
     logging.basicConfig(level=settings.level.upper(), handlers=[handler], force=True)

@@ -91,6 +91,10 @@ class ServingLoop:
         for thread in (self._reply_thread, self._device_thread, self._intake_thread):
             thread.start()
 
+    def drain(self) -> None:
+        """Tell ``run_until_stopped`` to drain, as the first signal does; from any thread, any number of times."""
+        self._stopping.set()
+
     def stop(self) -> int:
         """Finish what was read, commit, leave the group; wait for all that and return the exit code."""
         self._stopping.set()

@@ -1,0 +1,81 @@
+"""Which GPUs ``serve --gpus`` takes, and the settings of the process on each."""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Literal
+
+from catalog_sync.settings import CatalogSettings
+from consumer.service.settings import ServiceSettings
+from engine.errors import RecallstreamError
+from engine.settings import EngineSettings
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+STATIC_MEMBER = "group.instance.id"
+
+
+class GpuError(RecallstreamError):
+    """There are not as many GPUs as were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """``name``: the GPU's own index or UUID, the ``gpu`` label of metrics; counted from 0 on the CPU."""
+
+    name: str
+    is_cuda: bool
+
+    def settings(self, settings: ServiceSettings) -> ServiceSettings:
+        """What its process gets: a name, a static group membership and a catalog directory of its own.
+
+        Raises pydantic's ValidationError if the name does not fit.
+        """
+        suffix = f"gpu{self.name}"
+        catalog, kafka = settings.catalog, settings.kafka
+        changes = {
+            "instance": f"{catalog.instance}-{suffix}",
+            "disk": catalog.disk and catalog.disk / suffix,
+        }
+        options = dict(kafka.consumer_options)
+        if STATIC_MEMBER in options:
+            options[STATIC_MEMBER] = f"{options[STATIC_MEMBER]}-{suffix}"
+        device = {"device": "cuda"} if self.is_cuda else {}
+        return settings.model_copy(
+            update={
+                "catalog": CatalogSettings.model_validate(catalog.model_dump() | changes),
+                "kafka": kafka.model_copy(update={"consumer_options": options}),
+                "engine": settings.engine.model_copy(update=device),
+            }
+        )
+
+
+def choose(wanted: int | Literal["all"], engine: EngineSettings) -> Sequence[Gpu]:
+    """The first ``wanted`` of the GPUs that CUDA_VISIBLE_DEVICES leaves; on the CPU just as many. Raises GpuError."""
+    if engine.device == "cpu":
+        if wanted == "all":
+            raise GpuError("--gpus all: engine.device is cpu; give a number")
+        return [Gpu(str(index), is_cuda=False) for index in range(wanted)]
+    names = visible_gpus()
+    if not names:
+        raise GpuError("--gpus: no CUDA GPU is visible; --engine.device cpu runs as many processes on the CPU")
+    if wanted == "all":
+        wanted = len(names)
+    if wanted > len(names):
+        raise GpuError(f"--gpus {wanted}: only {len(names)} GPUs are visible ({', '.join(names)})")
+    return [Gpu(name, is_cuda=True) for name in names[:wanted]]
+
+
+def visible_gpus() -> list[str]:
+    """Their names as CUDA_VISIBLE_DEVICES has them. Counted in another process: this one never loads torch."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as other:
+        count = other.submit(_count).result()
+    given = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
+    return given[:count] if given else [str(index) for index in range(count)]
+
+
+def _count() -> int:
+    import torch
+
+    return torch.cuda.device_count()
