@@ -174,6 +174,21 @@ def test_ties_that_overflow_the_short_list_are_selected_by_node(device, children
 
 
 @ON_BOTH
+def test_the_bound_of_the_margin_itself_stays(device):
+    rng = np.random.default_rng(2)
+    case = replace(
+        tied_case([5, 4], 5, 9),
+        levels=[make_level(rng, [5, 4], 5, 1.0, 0)],
+        logits=torch.tensor([[[0.0, -1.0, -1.5, -0.5, -1.0], [-1.0, -3.0, -1.25, 0.0, -0.75]]]),
+        log_z=torch.zeros(1, 2),
+        margin=[1.0],
+    )
+    check(case, device)
+    assert case.run(device)[0].scores[0].min() == -torch.inf
+    assert (case.run(device)[0].scores[0] == -1.0).any()
+
+
+@ON_BOTH
 def test_overflow_with_scores_that_differ(device):
     case = random_case(3, width=8)
     wide = replace(case, margin=[np.inf] * 3, log_z=None, next_width=[4, 4, 4], scores=case.scores * 1e-3)
