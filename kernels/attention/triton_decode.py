@@ -6,7 +6,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.attention.hopper import fits_hopper
+from kernels.attention import decode
+from kernels.attention.choice import fits_hopper, fits_triton
 
 LOG2_E = 1.4426950408889634
 SPLIT_PAGES = ((256, 10), (1024, 20), (1 << 31, 1 << 20))
@@ -167,11 +168,15 @@ def beam_decode_attention(
     scale: float,
     split_pages: int | None = None,
 ) -> Tensor:
-    """As the torch twin; ``D`` a power of two of at least 16; steps of ``own``, rows of ``path``, the rest contiguous.
+    """As the torch twin; steps of ``own``, rows of ``path`` and all the rest contiguous.
 
-    ``split_pages``: context pages of one program. A result depends on it in its last bits, so it must not depend on the
-    batch; the default is a function of the beams alone.
+    ``split_pages``: context pages of one program, which decides the last bits of a result. The default depends on the
+    batch's widest beam, and on nothing else of the batch.
     """
+    if not fits_triton(q.shape[-1]):
+        return decode.beam_decode_attention(
+            q, k_pages, v_pages, page_table, context_len, own_k, own_v, path, width, scale
+        )
     args = q, k_pages, v_pages, page_table, context_len, own_k, own_v, path, width, scale, split_pages
     if fits_hopper(q, k_pages):
         from kernels.attention.gluon_decode import beam_decode_attention as for_hopper

@@ -6,7 +6,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.attention.hopper import fits_hopper
+from kernels.attention import prefill
+from kernels.attention.choice import fits_hopper, fits_triton
 from kernels.attention.triton_decode import LOG2_E, attend_block
 
 
@@ -82,7 +83,9 @@ def paged_prefill_attention(
     context_len: Tensor,
     scale: float,
 ) -> Tensor:
-    """As the torch twin; ``D`` a power of two of at least 16, all arrays contiguous."""
+    """As the torch twin, all arrays contiguous."""
+    if not fits_triton(q.shape[-1]):
+        return prefill.paged_prefill_attention(q, k_pages, v_pages, page_table, query_begin, context_len, scale)
     if fits_hopper(q, k_pages):
         from kernels.attention.gluon_prefill import paged_prefill_attention as for_hopper
 

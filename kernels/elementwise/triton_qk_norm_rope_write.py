@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.elementwise import qk_norm_rope_write as twin
+
 
 @triton.jit
 def _load_rotated(head, weight, columns, swapped, inside, eps, cosine, sine, DIM: tl.constexpr, NORM: tl.constexpr):
@@ -68,8 +70,10 @@ def qk_norm_rope_write(
     v_out: Tensor,
     slots: Tensor,
 ) -> Tensor:
-    """As the torch twin; ``D`` a power of two, ``qkv``, ``cos`` and ``sin`` contiguous."""
+    """As the torch twin, which also takes heads whose size is no power of two; ``qkv``, ``cos``, ``sin`` contiguous."""
     _, kv_heads, block, dim = k_out.shape
+    if dim.bit_count() != 1:
+        return twin.qk_norm_rope_write(qkv, q_weight, k_weight, eps, cos, sin, positions, k_out, v_out, slots)
     tokens = qkv.shape[0]
     heads = qkv.shape[1] // dim - 2 * kv_heads
     q_out = torch.empty((tokens, heads, dim), dtype=qkv.dtype, device=qkv.device)

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.attention import prefill
 from kernels.attention.triton_decode import portable_decode
-from kernels.attention.triton_prefill import portable_prefill
+from kernels.attention.triton_prefill import paged_prefill_attention, portable_prefill
 from tests.kernels.device import EVERYWHERE, error, tolerance
 
 PAGE = 16
@@ -134,3 +135,12 @@ def test_prefill_is_causal_over_a_resident_prefix(device, dtype, lengths, new, h
             seen = length - tokens + i + 1
             rows.append(exact(q[int(begin[r]) + i], k[:seen], v[:seen], 0.3))
     assert error(actual, torch.stack(rows)) < tolerance(dtype)
+
+
+def test_heads_that_fit_no_tile_are_left_to_the_twin():
+    pages = Pages([20, 5], 2, 24, PAGE, "cpu", torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(6, 4, 24, generator=generator)
+    begin = torch.tensor([0, 4, 6], dtype=torch.int32)
+    args = pages.k.nan_to_num(), pages.v.nan_to_num(), pages.table, begin, pages.length, 0.2
+    assert torch.equal(paged_prefill_attention(q, *args), prefill.paged_prefill_attention(q, *args))

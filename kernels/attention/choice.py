@@ -1,4 +1,4 @@
-"""Which attention runs on the kernels written for Hopper."""
+"""Which attention kernel runs what."""
 
 import torch
 from torch import Tensor
@@ -12,3 +12,8 @@ def fits_hopper(q: Tensor, pages: Tensor) -> bool:
         and pages.shape[2:] == (128, 128)
         and torch.cuda.get_device_capability(q.device) == (9, 0)
     )
+
+
+def fits_triton(head_dim: int) -> bool:
+    """Triton's tiles are powers of two, and a matrix product needs 16; other heads are left to the torch twin."""
+    return head_dim >= 16 and head_dim.bit_count() == 1
