@@ -8,7 +8,7 @@ from consumer.serving.offsets import Ticket
 from consumer.serving.recaller import Recaller
 from consumer.wire.dead_letter import SourceRecord
 from consumer.wire.errors import Addressee, WireError
-from consumer.wire.headers import RequestHeaders, reply_topic_allowed
+from consumer.wire.headers import UNREADABLE, RequestHeaders, reply_topic_allowed
 from consumer.wire.request import WireRequest, decode, to_recall_request
 from consumer.wire.settings import RecallDefaults, WireLimits
 from engine.errors import RequestError
@@ -32,7 +32,7 @@ class RequestReader:
 
     def read(self, record: SourceRecord, ticket: Ticket, now: Moment) -> InFlight | Outcome | Denied:
         """A request to be queued, or an answer that needs no engine."""
-        headers = RequestHeaders.parse(record.headers)
+        headers = RequestHeaders.parse(record.headers) if record.headers_readable else UNREADABLE
         try:
             wire = decode(record.value, key=record.key, limits=self._limits)
         except WireError as error:

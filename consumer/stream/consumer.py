@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import Protocol, cast
+from typing import Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -16,11 +16,11 @@ from consumer.stream.errors import (
     is_fatal,
     name_of,
 )
+from consumer.stream.headers import headers_of
 from consumer.stream.outage import Outage
 from consumer.stream.partition import Partition
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.dead_letter import SourceRecord
-from consumer.wire.headers import Headers
 
 _LOOKUP_S = 5.0
 _PROBE_S = 2.0
@@ -144,6 +144,7 @@ class RequestConsumer:
         if topic is None or partition is None or offset is None:
             raise StreamError("the client delivered a record without its place")
         _, timestamp_ms = message.timestamp()
+        headers = headers_of(message)
         return SourceRecord(
             topic,
             partition,
@@ -151,7 +152,8 @@ class RequestConsumer:
             timestamp_ms if timestamp_ms >= 0 else round(time.time() * 1000),
             message.key(),
             message.value(),
-            _headers(message),
+            headers or (),
+            headers is not None,
         )
 
     def _on_message_error(self, error: KafkaError, topic: str | None, number: int | None, offset: int | None) -> None:
@@ -281,7 +283,3 @@ class RequestConsumer:
             except KafkaException as error:
                 raise StreamError(f"{meaning}: {error.args[0].str()}") from error
             self._alive()
-
-
-def _headers(message: Message) -> Headers:
-    return cast(Headers, message.headers() or [])  # the stub covers what a producer may give as well

@@ -12,7 +12,7 @@ _TRUNCATED = ("dlq.truncated", b"true")
 
 @dataclass(frozen=True, slots=True)
 class SourceRecord:
-    """A record as it was read. ``timestamp_ms`` is epoch milliseconds."""
+    """A record as it was read. ``timestamp_ms`` is epoch milliseconds; ``headers`` are empty if not readable."""
 
     topic: str
     partition: int
@@ -21,6 +21,7 @@ class SourceRecord:
     key: bytes | None
     value: bytes | None
     headers: Headers = ()
+    headers_readable: bool = True
 
 
 @dataclass(frozen=True, slots=True)

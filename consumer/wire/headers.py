@@ -61,6 +61,10 @@ class RequestHeaders:
         )
 
 
+UNREADABLE = RequestHeaders(error="headers: a name is not UTF-8")
+"""The client gives none of a record's headers if one of their names is no text."""
+
+
 def _reply_partition(found: Mapping[str, bytes | None]) -> tuple[int | None, str | None]:
     text, spring = found.get(REPLY_PARTITION), found.get(SPRING_REPLY_PARTITION)
     if text is not None:

@@ -4,11 +4,13 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from consumer.wire.outgoing import encode_request
 from consumer.wire.reply import RecallReply
 from engine.errors import DeviceError, RequestError
 from engine.request import RecallRequest
 from tests.consumer.fake_engine import FakeEngine, items_for
-from tests.consumer.serving_harness import Harness, Received, harness, now_ms
+from tests.consumer.raw_record import send_with_header_name
+from tests.consumer.serving_harness import REQUESTS, Harness, Received, harness, now_ms
 from tests.consumer.waiting import eventually
 
 
@@ -181,6 +183,23 @@ def test_a_denied_reply_topic_is_a_dead_letter_and_nothing_else(made: Harness) -
     assert letter.headers["dlq.error.class"] == b"reply_topic_denied"
     eventually(lambda: made.committed() == 1)
     assert made.replies.poll() == []
+
+
+def test_headers_that_cannot_be_read_are_answered_as_a_bad_request(made: Harness) -> None:
+    made.member()
+    for number in range(64):  # calls that are made often take another way through the interpreter
+        made.send(f"good-{number}")
+    made.flush()
+    made.replies.wait(64)
+    value = encode_request("r1", {"history": [1]})
+    send_with_header_name(made.cluster.bootstrap_servers, REQUESTS, value, name=b"\xff\xfe")
+    made.send("r2")
+    made.flush()
+    replies = by_id(made.replies.wait(66))
+    assert (code_of(replies["r1"]), replies["r2"].status) == ("bad_request", "ok")
+    (letter,) = made.dead_letters.wait(1)
+    assert (letter.value, letter.headers["dlq.error.message"]) == (value, b"headers: a name is not UTF-8")
+    eventually(lambda: made.committed() == 66)
 
 
 def test_a_deadline_in_the_past_is_answered_expired_without_the_engine(made: Harness) -> None:
