@@ -7,10 +7,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, Unpack, cast
 
-from consumer.stream.client_transport import ClientTransport, Headers, TransportError
+from consumer.stream.client_transport import ClientTransport, TransportError
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.errors import ReplyError
-from consumer.wire.headers import CORRELATION_ID, REPLY_PARTITION, REPLY_TOPIC, RequestHeaders
+from consumer.wire.headers import CORRELATION_ID, REPLY_PARTITION, REPLY_TOPIC, Headers, RequestHeaders
 from consumer.wire.outgoing import RequestOptions, encode_request
 from consumer.wire.reply import RecallReply, decode_reply
 from engine.errors import ErrorCode, RecallstreamError, RequestError
@@ -35,7 +35,8 @@ class RecallClient:
     """Sends requests and awaits their replies, many at a time; belongs to the event loop that entered it.
 
     ``reply_partition``: have replies sent to this partition of the reply topic and read only that one, where many
-    clients share the topic; by default all its partitions are read. ``timeout`` is in seconds.
+    clients share the topic; by default all its partitions are read. ``timeout`` is in seconds. Raises
+    ``TransportError`` if the settings are refused.
     """
 
     def __init__(self, kafka: KafkaSettings, *, reply_partition: int | None = None, timeout: float = 10.0) -> None:
@@ -49,7 +50,9 @@ class RecallClient:
             self._address.append((REPLY_PARTITION, str(reply_partition).encode()))
 
     async def __aenter__(self) -> Self:
-        """Connect. Raises ``TransportError``."""
+        """Connect, once. Raises ``TransportError``."""
+        if self._loop is not None:
+            raise RuntimeError("a client is entered once")
         self._loop = asyncio.get_running_loop()
         try:
             await asyncio.to_thread(self._transport.start)
@@ -71,10 +74,13 @@ class RecallClient:
 
         Returns replies of status ``ok``, ``expired`` and ``rejected``; ``error`` raises ``RecallError``. Without
         ``deadline_ms`` the service may stop working on it when ``timeout`` (seconds) has passed. Raises
-        ``RecallTimeoutError``, ``TransportError``, ``ReplyError``, or ``TypeError`` for options that cannot be written.
+        ``RecallTimeoutError``, ``TransportError``, ``ReplyError``, or ``TypeError``, ``ValueError`` or
+        ``OverflowError`` for options that cannot be written.
         """
         if self._failure is not None or self._loop is None:
             raise self._failure or TransportError("the client is not connected: use it in `async with`")
+        if self._loop is not asyncio.get_running_loop():
+            raise RuntimeError("the client belongs to the event loop that entered it")
         patience = self._timeout if timeout is None else timeout
         options.setdefault("deadline_ms", int((time.time() + patience) * 1000))
         value = encode_request(request_id or str(uuid.uuid4()), options)

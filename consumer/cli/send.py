@@ -69,7 +69,7 @@ class Send(LayeredSettings):
 
         try:
             reply, round_trip_ms = asyncio.run(exchange())
-        except (TypeError, OverflowError) as error:
+        except (TypeError, OverflowError, UnicodeEncodeError) as error:
             raise RecallstreamError(str(error)) from error
         self._show(reply, round_trip_ms)
         if reply.status != "ok":

@@ -3,17 +3,17 @@
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Sequence
-from typing import Final, cast
+from collections.abc import Callable
+from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from consumer.stream.headers import headers_of
 from consumer.stream.settings import KafkaSettings, Option
+from consumer.wire.headers import Headers
 from engine.errors import RecallstreamError
 
 log = logging.getLogger(__name__)
-
-Headers = Sequence[tuple[str, bytes | None]]
 
 _POLL_S: Final = 0.05
 _CONNECT_S: Final = 10.0
@@ -41,6 +41,7 @@ class ClientTransport:
 
     The reply topic is read by assignment, from where it ended during ``start``, not as a group: clients may share it.
     ``on_failure`` is called once if the connection is lost for good. Callbacks come from the transport's own thread.
+    Raises ``TransportError`` if the settings are refused.
     """
 
     def __init__(
@@ -59,7 +60,10 @@ class ClientTransport:
         self._failure: TransportError | None = None
         self._trouble = ""
         self._noted: set[int] = set()
-        self._producer = Producer({**kafka.producer(), "log_level": _CRITICAL_ONLY, "error_cb": self._note})
+        try:
+            self._producer = Producer({**kafka.producer(), "log_level": _CRITICAL_ONLY, "error_cb": self._note})
+        except KafkaException as error:
+            raise TransportError(f"kafka: {_reason(error)}") from error
         self._thread = threading.Thread(target=self._run, name="recall-client", daemon=True)
 
     def start(self) -> None:
@@ -92,16 +96,19 @@ class ClientTransport:
             self._thread.join()
 
     def _run(self) -> None:
-        consumer = Consumer(self._consumer_options())
         try:
-            consumer.assign(self._ends(consumer))
-            self._ready.set()
-            self._serve(consumer)
-            self._producer.flush(_FLUSH_S)
-        except (KafkaException, SystemError, TransportError) as error:  # SystemError: a fatal error out of flush()
-            self._fail(error if isinstance(error, TransportError) else TransportError(_reason(error)))
-        finally:
-            consumer.close()
+            consumer = Consumer(self._consumer_options())
+            try:
+                consumer.assign(self._ends(consumer))
+                self._ready.set()
+                self._serve(consumer)
+                self._producer.flush(_FLUSH_S)
+            finally:
+                consumer.close()
+        except TransportError as error:
+            self._fail(error)
+        except Exception as error:  # whatever ends this thread, nobody may be left waiting for it
+            self._fail(TransportError(f"kafka: {_reason(error)}"))
 
     def _serve(self, consumer: Consumer) -> None:
         while not self._stop.is_set():
@@ -111,7 +118,7 @@ class ClientTransport:
                 continue
             error = message.error()
             if error is None:
-                self._on_reply(cast(Headers, message.headers() or ()), message.value())
+                self._on_reply(headers_of(message) or (), message.value())
             elif error.fatal() or error.code() in _HOPELESS:
                 raise TransportError(f"replies cannot be read: {error.str()}")
             else:

@@ -57,9 +57,12 @@ class RequestOptions(TypedDict, total=False):
 def encode_request(request_id: str, options: RequestOptions, codec: Codec = "msgpack") -> bytes:
     """The value of a request record. In msgpack a history of ints and the tokens travel as binary.
 
-    Raises ``TypeError`` or ``OverflowError`` for what cannot be written; the service checks the rest.
+    Raises ``TypeError``, ``OverflowError`` or ``UnicodeEncodeError`` for what cannot be written; the service checks the
+    rest.
     """
     fields: dict[str, Any] = {"v": VERSION, "request_id": request_id, **options}
+    if not isinstance(fields.get("user_id"), str | None):
+        raise TypeError("user_id: must be a string")
     for name in ("history", "exclude"):
         if name in fields:
             fields[name] = _item_ids(name, fields[name])

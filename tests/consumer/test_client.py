@@ -16,6 +16,7 @@ from consumer.wire.request import decode
 from consumer.wire.settings import WireLimits
 from engine.request import RecallResult
 from tests.consumer.echo_service import Answer, echo_service
+from tests.consumer.raw_record import send_with_header_name
 
 LIMITS = WireLimits()
 
@@ -194,6 +195,10 @@ def test_options_that_cannot_be_written_raise_before_anything_is_sent(kafka: Kaf
                 await client.recall(history=[1.5])  # type: ignore[arg-type]  # the point of the test
             with pytest.raises(OverflowError):
                 await client.recall(tokens=[2**31])
+            with pytest.raises(TypeError, match="user_id: must be a string"):
+                await client.recall(history=[1], user_id=7)  # type: ignore[arg-type]  # the point of the test
+            with pytest.raises(UnicodeEncodeError):
+                await client.recall(history=[1], user_id="\ud800")
 
     with echo_service(kafka.bootstrap_servers, kafka.request_topic, reversed_history) as seen:
         asyncio.run(ask())
@@ -231,6 +236,39 @@ def test_leaving_the_client_ends_requests_that_wait(kafka: KafkaSettings) -> Non
             await waiting
         with pytest.raises(TransportError, match="closed"):
             await client.recall(history=[1])
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("options", ["client_options", "producer_options", "consumer_options"])
+def test_settings_that_kafkas_client_refuses_are_said_at_once(options: str) -> None:
+    async def enter() -> None:
+        async with RecallClient(KafkaSettings.model_validate({options: {"no.such.option": 1}})):
+            raise AssertionError("entered")
+
+    with pytest.raises(TransportError, match=r"no\.such\.option"):
+        asyncio.run(asyncio.wait_for(enter(), 10))
+
+
+def test_a_client_belongs_to_the_event_loop_that_entered_it_and_is_entered_once(kafka: KafkaSettings) -> None:
+    async def ask() -> None:
+        async with RecallClient(kafka) as client:
+            with pytest.raises(RuntimeError, match="entered once"):
+                await client.__aenter__()
+            with pytest.raises(RuntimeError, match="event loop that entered it"):
+                await asyncio.to_thread(asyncio.run, client.recall(history=[1]))
+            with echo_service(kafka.bootstrap_servers, kafka.request_topic, reversed_history):
+                assert np.array_equal((await client.recall(history=[1, 2])).items, [2, 1])
+
+    asyncio.run(ask())
+
+
+def test_a_record_with_unreadable_headers_does_not_end_the_client(kafka: KafkaSettings) -> None:
+    async def ask() -> None:
+        async with RecallClient(kafka) as client:
+            send_with_header_name(kafka.bootstrap_servers, kafka.reply_topic, b"stray", b"\xff")
+            with echo_service(kafka.bootstrap_servers, kafka.request_topic, reversed_history):
+                assert np.array_equal((await client.recall(history=[1, 2])).items, [2, 1])
 
     asyncio.run(ask())
 

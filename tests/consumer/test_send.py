@@ -116,6 +116,8 @@ def test_a_request_that_cannot_be_written_is_one_line_and_exit_code_1(
 ) -> None:
     assert send(broker, "--tokens", "x") == 1
     assert capsys.readouterr().err == "recallstream send: tokens: must be ints\n"
+    assert send(broker, "--history", "1", "--user", "\udcff") == 1  # what a shell's byte 0xff becomes
+    assert "can't encode character" in capsys.readouterr().err
 
 
 def test_no_broker_is_one_line_and_exit_code_1(
