@@ -5,8 +5,11 @@ READY := $(VENV)/.ready
 DEMO_FLAGS ?=
 
 KAFKA_DIR ?= .data/kafka
+BENCH_FLAGS ?=
+CHECK_RUN := .data/bench-check.json
+RUN ?=
 
-.PHONY: help setup demo kafka test lint types format bench docs lock clean
+.PHONY: help setup demo kafka test lint types format bench bench-check docs lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,7 +41,15 @@ format: $(READY) ## let ruff rewrite what it can
 	$(BIN)/ruff format .
 
 docs: $(READY) ## write the generated pages of docs/ anew
+	$(BIN)/python -m benchmarks.plots
 	$(BIN)/python -m docs.generate
+
+bench: $(READY) ## measure the engine on this device beside its floors and rivals; see recallstream bench --help
+	$(BIN)/recallstream bench offline $(BENCH_FLAGS)
+
+bench-check: $(READY) ## compare RUN=run.json, or a new run, with the committed results; names what got slower by over 5 %
+	$(if $(RUN),,$(BIN)/recallstream bench offline --no-flattened --no-transformers --no-ablate --out $(CHECK_RUN) $(BENCH_FLAGS))
+	$(BIN)/python -m benchmarks.check $(or $(RUN),$(CHECK_RUN))
 
 lock: $(READY) ## resolve the dependencies anew
 	$(BIN)/pip install -q uv

@@ -12,24 +12,27 @@ from kernels.selection import expand_select as twin
 
 @dataclass(frozen=True, slots=True)
 class Ablation:
-    """``settings``: of an engine without the part; ``patch``: held while that engine is made and runs."""
+    """``settings``: of an engine without the part; ``patch``: held while that engine is made and runs.
+
+    ``pipelined``: the part shows with two batches in flight only.
+    """
 
     name: str
     settings: Mapping[str, object] = field(default_factory=dict)
     patch: Callable[[], AbstractContextManager[object]] = nullcontext
     change: Callable[[Case], Case] = lambda case: case
-
-    @property
-    def what(self) -> str:
-        return f"engine without {self.name}"
+    pipelined: bool = False
 
 
 def ablations(cuda: bool) -> Iterator[Ablation]:
-    """Those that this engine and this device have."""
-    yield Ablation("the level head", change=lambda case: replace(case, score="vocab"))
+    """Those that this device has."""
+    yield Ablation("the level head", {"graph_vocab": True}, change=lambda case: replace(case, score="vocab"))
     if cuda:
+        yield Ablation("graphs", {"graphs": False})
+        yield Ablation("the prefill graph", {"graph_prefill_tokens": 0})
+        yield Ablation("a stream for prefill", {"overlap": False}, pipelined=True)
         yield Ablation("early end", patch=_without_early_end)
-        yield Ablation("fused select", patch=_without_fused_select)
+        yield Ablation("fused select and graphs", {"graphs": False}, patch=_without_fused_select)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """What the run ran on, and what the card did meanwhile."""
 
+import os
 import platform
 import subprocess
 import threading
@@ -33,14 +34,14 @@ def device_name(device: torch.device) -> str:
 
 
 def commit() -> str:
-    """Short hash of the checkout, with a + if files differ from it; unknown outside git."""
+    """Short hash of the checkout, with a + if files differ from it; outside git ``BENCH_COMMIT``, or unknown."""
     root = Path(__file__).parents[1]
     git = ["git", "-C", str(root)]
     try:
         head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
         changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return os.environ.get("BENCH_COMMIT", "unknown")
     return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
 
 

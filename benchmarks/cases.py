@@ -45,6 +45,7 @@ class Case:
             "beam": self.width,
             "context": self.context,
             "batch": self.batch,
+            "levels": self.shape.levels,
             "score": self.score,
         }
 

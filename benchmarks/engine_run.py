@@ -1,14 +1,19 @@
 """The engine on random requests against a random catalog, timed from requests in to items out."""
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
 
+from benchmarks.breakdown import breakdown, profile
 from benchmarks.card import CardWatch
 from benchmarks.cases import Case
 from benchmarks.measure import Timing, wall_ms
@@ -16,9 +21,9 @@ from benchmarks.results import Row, timed
 from benchmarks.shapes import pages_for
 from engine.catalog.build import build_catalog
 from engine.catalog.catalog import Catalog
-from engine.recall_engine import RecallEngine
+from engine.recall_engine import Answer, RecallEngine
 from engine.request import BeamPolicy, RecallRequest, RecallResult
-from engine.settings import EngineSettings
+from engine.settings import PAGE_TOKENS, EngineSettings
 
 WARM_RUNS = 2
 _ENOUGH_MS = 1_000.0
@@ -47,28 +52,33 @@ def random_requests(case: Case, random: np.random.Generator) -> list[RecallReque
 
 
 def engine_settings(model: Path, cases: Sequence[Case], device: torch.device, **changes: Any) -> EngineSettings:
-    """Pools for the largest of the cases."""
+    """Pools for two batches of the largest of the cases, and graphs for no larger ones."""
+    batch, width = max(case.batch for case in cases), max(case.width for case in cases)
     values: dict[str, Any] = {
         "model": model,
         "device": device.type,
-        "context_pages": max(case.batch * pages_for(case.context) for case in cases),
-        "max_batch": max(case.batch for case in cases),
-        "max_width": max(case.width for case in cases),
-        "max_top_k": max(case.width for case in cases),
+        "context_pages": 2 * max(case.batch * pages_for(case.context) for case in cases),
+        "max_batch": batch,
+        "max_batch_tokens": max(case.batch * pages_for(case.context) for case in cases) * PAGE_TOKENS,
+        "max_batch_rows": batch * width,
+        "max_width": width,
+        "max_top_k": width,
     }
     return EngineSettings(**(values | changes))
 
 
 def load_engine(settings: EngineSettings, catalog: Catalog) -> RecallEngine:
+    """Warm, the catalog active."""
     engine = RecallEngine(settings)
     engine.catalogs.stage(catalog)
     engine.catalogs.activate(catalog.version)
+    engine.warm_up()
     return engine
 
 
 @dataclass(frozen=True, slots=True)
 class EngineRun:
-    """Times of one case. ``wall``: the call; ``prefill_ms`` and ``decode_ms``: the engine's own, medians."""
+    """Times of one case. ``wall``: a call; ``prefill_ms`` and ``decode_ms``: the engine's own, medians."""
 
     wall: Timing
     prefill_ms: float
@@ -76,7 +86,7 @@ class EngineRun:
     peak_bytes: int
     card: dict[str, float] | None
 
-    def row(self, what: str, case: Case, **more: object) -> Row:
+    def row(self, what: str, case: Case) -> Row:
         return timed(
             what,
             case.fields(),
@@ -86,40 +96,81 @@ class EngineRun:
             requests_per_s=round(case.batch / self.wall.median_ms * 1e3, 3),
             peak_gb=round(self.peak_bytes / 1e9, 3),
             card=self.card,
-            **more,
         )
 
 
 def run_case(engine: RecallEngine, case: Case, runs: int | None = None) -> EngineRun:
-    """``runs`` None: as many as fill a second. Raises RequestError if a request is refused."""
-    random = np.random.default_rng(case.context * 31 + case.batch)
-    cuda = engine.device.type == "cuda"
-    for _ in range(WARM_RUNS if cuda else 1):
-        first = wall_ms(_call(engine, random_requests(case, random), []), 1)
-    if runs is None:
-        runs = int(min(max(_ENOUGH_MS / first.median_ms, _MIN_RUNS), _MAX_RUNS))
-    batches = [random_requests(case, random) for _ in range(runs)]
+    """One batch at a time. ``runs`` None: as many as fill a second. Raises RequestError if a request is refused."""
+    batches = _batches(engine, case, runs)
     answers: list[RecallResult] = []
-    if cuda:
-        torch.cuda.reset_peak_memory_stats(engine.device)
-    times = []
-    with CardWatch(engine.device) as watch:
-        for batch in batches:
-            times.append(wall_ms(_call(engine, batch, answers), 1).median_ms)
+    with _watched(engine) as watch:
+        times = [wall_ms(lambda batch=batch: answers.extend(results(engine.recall(batch))), 1) for batch in batches]  # type: ignore[misc]  # bound now
     return EngineRun(
-        wall=Timing.of(times),
+        wall=Timing.of([time.median_ms for time in times]),
         prefill_ms=median(answer.prefill_ms for answer in answers),
         decode_ms=median(answer.decode_ms for answer in answers),
-        peak_bytes=torch.cuda.max_memory_allocated(engine.device) if cuda else 0,
+        peak_bytes=_peak_bytes(engine),
         card=watch.summary(),
     )
 
 
-def _call(engine: RecallEngine, batch: Sequence[RecallRequest], answers: list[RecallResult]) -> Callable[[], None]:
-    def call() -> None:
-        for answer in engine.recall(batch):
-            if not isinstance(answer, RecallResult):
-                raise answer
-            answers.append(answer)
+def run_pipelined(engine: RecallEngine, case: Case, runs: int | None = None) -> EngineRun:
+    """Two batches in flight: the time from one batch's answers to the next one's."""
+    batches = _batches(engine, case, runs)
+    answers, ends = [], []
+    with _watched(engine) as watch:
+        running = engine.submit(batches[0])
+        for batch in batches[1:]:
+            following = engine.submit(batch)
+            answers += results(running.collect())
+            ends.append(perf_counter() * 1e3)
+            running = following
+        answers += results(running.collect())
+        ends.append(perf_counter() * 1e3)
+    return EngineRun(
+        wall=Timing.of([later - earlier for earlier, later in pairwise(ends)]),
+        prefill_ms=median(answer.prefill_ms for answer in answers),
+        decode_ms=median(answer.decode_ms for answer in answers),
+        peak_bytes=_peak_bytes(engine),
+        card=watch.summary(),
+    )
 
-    return call
+
+def profile_case(engine: RecallEngine, case: Case) -> dict[str, dict[str, float]]:
+    """Where the time of one batch goes; see ``breakdown``. On CUDA only."""
+    (batch, *_) = _batches(engine, case, 1)
+    return breakdown(profile(lambda: engine.recall(batch)))
+
+
+def results(answers: Sequence[Answer]) -> list[RecallResult]:
+    """The answers, all of which must be results. Raises RequestError."""
+    found = []
+    for answer in answers:
+        if not isinstance(answer, RecallResult):
+            raise answer
+        found.append(answer)
+    return found
+
+
+def _batches(engine: RecallEngine, case: Case, runs: int | None) -> list[list[RecallRequest]]:
+    """Fresh batches for the repetitions; the kernels of the case are warm then."""
+    random = np.random.default_rng(case.context * 31 + case.batch)
+    for _ in range(WARM_RUNS if engine.device.type == "cuda" else 1):
+        batch = random_requests(case, random)
+        first = wall_ms(lambda batch=batch: results(engine.recall(batch)), 1)  # type: ignore[misc]  # bound now
+    if runs is None:
+        runs = int(min(max(_ENOUGH_MS / first.median_ms, _MIN_RUNS), _MAX_RUNS))
+    return [random_requests(case, random) for _ in range(max(runs, 1) + 1)]
+
+
+@contextmanager
+def _watched(engine: RecallEngine) -> Iterator[CardWatch]:
+    gc.collect()
+    if engine.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(engine.device)
+    with CardWatch(engine.device) as watch:
+        yield watch
+
+
+def _peak_bytes(engine: RecallEngine) -> int:
+    return torch.cuda.max_memory_allocated(engine.device) if engine.device.type == "cuda" else 0

@@ -5,19 +5,28 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 
 import torch
 
 from benchmarks.ablation import ablations
 from benchmarks.card import CardWatch
 from benchmarks.cases import Case
-from benchmarks.engine_run import engine_settings, load_engine, random_catalog, run_case
+from benchmarks.engine_run import (
+    engine_settings,
+    load_engine,
+    profile_case,
+    random_catalog,
+    run_case,
+    run_pipelined,
+)
 from benchmarks.flattened import fastest_flattened
 from benchmarks.floor import FloorBench, Precision
 from benchmarks.measure import WallLimit
 from benchmarks.results import ReportFile, Row, timed
 from benchmarks.rivals import load_transformers, transformers_ms
 from benchmarks.shapes import Shape, write_model
+from benchmarks.summary import ENGINE, PIPELINED
 from engine.catalog.catalog import Catalog
 
 _CHAIN_RUNS = 7
@@ -63,12 +72,20 @@ class Offline:
                 yield from self._ablations(cases[0], model, catalog)
 
     def _cases(self, cases: Sequence[Case], model: Path, catalog: Catalog) -> Iterator[Row]:
+        begin = perf_counter()
         engine = load_engine(engine_settings(model, cases, self._device), catalog)
+        self._report.note(load_and_warm_up_s=round(perf_counter() - begin, 2), engine=engine.stats())
         for case in cases:
             if self._limit.passed:
                 return
-            yield self._report.add(run_case(engine, case, self._options.runs).row("engine", case))
+            yield self._report.add(run_case(engine, case, self._options.runs).row(ENGINE, case))
+            yield self._report.add(run_pipelined(engine, case, self._options.runs).row(PIPELINED, case))
             yield from self._floor_rows(case)
+            if self._device.type == "cuda":
+                phases = profile_case(engine, case)
+                total = sum(ms for phase in phases.values() for ms in phase.values())
+                profiled = {"what": "profile", **case.fields(), "ms": round(total, 4), "phases_ms": phases}
+                yield self._report.add(profiled)
             _release(self._device)
 
     def _floor_rows(self, case: Case) -> Iterator[Row]:
@@ -113,9 +130,11 @@ class Offline:
                 return
             changed = ablation.change(case)
             settings = engine_settings(model, [changed], self._device, **ablation.settings)
+            against, measure = (PIPELINED, run_pipelined) if ablation.pipelined else (ENGINE, run_case)
             with ablation.patch():
-                run = run_case(load_engine(settings, catalog), changed, self._options.runs)
-            yield self._report.add({**run.row(ablation.what, changed), "of": case.name})
+                run = measure(load_engine(settings, catalog), changed, self._options.runs)
+            row = run.row(f"engine without {ablation.name}", changed)
+            yield self._report.add({**row, "of": case.name, "against": against})
             _release(self._device)
 
 

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.card import CardWatch
-from benchmarks.engine_run import load_engine, random_catalog
+from benchmarks.engine_run import load_engine, random_catalog, results
 from benchmarks.measure import Timing, WallLimit, wall_ms
 from benchmarks.results import ReportFile, Row, timed
 from benchmarks.shapes import SHAPES, pages_for, write_model
@@ -32,7 +32,7 @@ from consumer.wire.settings import RecallDefaults, WireLimits
 from engine.errors import RecallstreamError
 from engine.model.spec import ModelSpec
 from engine.recall_engine import RecallEngine
-from engine.request import BeamPolicy, RecallRequest, RecallResult
+from engine.request import BeamPolicy, RecallRequest
 from engine.settings import EngineSettings
 
 _OFFLINE_RUNS = 8
@@ -91,8 +91,9 @@ def loaded_model(model: str, items: int, options: OnlineOptions, device: torch.d
         settings = EngineSettings(
             model=path,
             device="cuda" if device.type == "cuda" else "cpu",
-            context_pages=batch * pages_for(options.contexts[1]),
+            context_pages=2 * batch * pages_for(options.contexts[1]),
             max_batch=batch,
+            max_batch_rows=batch * max(options.widths[1], _TOP_K),
             max_width=max(options.widths[1], _TOP_K),
         )
         yield load_engine(settings, random_catalog(spec.id, spec.level_sizes, items))
@@ -133,9 +134,7 @@ def offline_rate(engine: RecallEngine, make: LoadMaker, options: OnlineOptions) 
     """The engine alone, batches of ``outstanding``; the first two batches are not counted."""
 
     def call() -> None:
-        for answer in engine.recall(_requests(engine, make.take(options.outstanding))):
-            if not isinstance(answer, RecallResult):
-                raise answer
+        results(engine.recall(_requests(engine, make.take(options.outstanding))))
 
     for _ in range(2):
         call()

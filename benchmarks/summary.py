@@ -6,8 +6,8 @@ from typing import Any
 
 from benchmarks.results import Row, find
 
-ENGINE, FLOOR, CHAINED, FLATTENED, TRANSFORMERS = (
-    "engine", "bf16 floor", "bf16 chained floor", "flattened beams", "transformers",
+ENGINE, PIPELINED, FLOOR, CHAINED, FLATTENED, TRANSFORMERS = (
+    "engine", "engine, two batches in flight", "bf16 floor", "bf16 chained floor", "flattened beams", "transformers",
 )  # fmt: skip
 FLOOR_TARGET, CHAINED_TARGET = 1.03, 1.12
 RATE_TARGET = 0.92
@@ -87,5 +87,5 @@ def _best(group: Sequence[Line], kind: str, latency_ms: float) -> tuple[float, i
 def ablated(rows: Sequence[Row]) -> Iterator[tuple[str, Row, Row]]:
     """What was left out, the engine's row without it, and the engine's row with everything."""
     for row in rows:
-        if row["what"].startswith("engine without ") and (whole := find(rows, what=ENGINE, case=row["of"])) is not None:
+        if "against" in row and (whole := find(rows, what=row["against"], case=row["of"])) is not None:
             yield row["what"].removeprefix("engine without "), row, whole

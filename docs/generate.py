@@ -9,6 +9,7 @@ from pydantic_core import PydanticUndefined
 
 from consumer.service.metrics import Metrics
 from consumer.service.settings import ENV_DELIMITER, ENV_PREFIX, ServiceSettings, settings_of
+from docs.performance import performance_page
 
 DOCS = Path(__file__).parent
 NOTE = "<!-- Written by `make docs`; do not edit. -->"
@@ -53,7 +54,7 @@ def metrics_page() -> str:
     return "\n".join([METRICS_HEAD, *rows]) + "\n"
 
 
-PAGES = {"settings.md": settings_page, "metrics.md": metrics_page}
+PAGES = {"settings.md": settings_page, "metrics.md": metrics_page, "performance.md": performance_page}
 
 
 def _sections() -> Iterator[str]:

@@ -87,7 +87,7 @@ class Offline(_Run):
 
 
 class Online(_Run):
-    """The whole service: requests through an embedded Kafka broker and back, beside the offline rate of the same run."""
+    """The whole service: requests through an embedded Kafka broker and back, beside the offline rate of this run."""
 
     model: str = Field("qwen3-1.7b", description="a shape with random weights, or a model directory")
     contexts: list[int] = Field([5000], min_length=1, max_length=2, description="context tokens, or least and most")
