@@ -1,5 +1,7 @@
 """The same engine on a CUDA device, through the Triton kernels and through the torch twins."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from engine.reference import Item
 from engine.request import BeamPolicy, RecallRequest, RecallResult, Score, TagFilter
 from engine.settings import EngineSettings
 from kernels import backend
+from tests.engine.pairing import check
 from tests.engine.strategies import catalog_of
 from tests.engine.test_recall_engine import request
 from tests.engine.tiny_models import Architecture, TinyModel, write_model
@@ -71,14 +74,32 @@ def requests_of() -> list[RecallRequest]:
     ]
 
 
-def answers_of(directory: Path, model: TinyModel, **settings: Any) -> list[RecallResult]:
-    engine = RecallEngine(EngineSettings(**({"model": directory, "context_pages": 256} | settings)))
+def engine_of(directory: Path, model: TinyModel, **settings: Any) -> RecallEngine:
+    engine = RecallEngine(EngineSettings(**({"model": directory, "context_pages": 256, "max_width": 200} | settings)))
     engine.catalogs.stage(catalog_of(model.name, model.sizes, items_of(model)))
     engine.catalogs.activate("v1")
-    answers = [answer for answer in engine.recall(requests_of()) if isinstance(answer, RecallResult)]
-    assert len(answers) == 12
+    return engine
+
+
+def recall(engine: RecallEngine, requests: Sequence[RecallRequest]) -> list[RecallResult]:
+    answers = [answer for answer in engine.recall(requests) if isinstance(answer, RecallResult)]
+    assert len(answers) == len(requests)
     assert engine.stats()["context_leases"] == 0
     return answers
+
+
+def answers_of(directory: Path, model: TinyModel, **settings: Any) -> list[RecallResult]:
+    return recall(engine_of(directory, model, **settings), requests_of())
+
+
+def assert_alike(found: Sequence[RecallResult], expected: Sequence[RecallResult]) -> None:
+    """Items stand in the same order but where scores are too close to tell."""
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.beam_widths == theirs.beam_widths
+        np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-4)
+        apart = np.flatnonzero(np.asarray(ours.items) != np.asarray(theirs.items))
+        gaps = np.abs(np.diff(theirs.scores, prepend=np.inf, append=-np.inf))
+        assert all(min(gaps[place], gaps[place + 1]) < 1e-4 for place in apart)
 
 
 @pytest.fixture(params=["triton", "twins"])
@@ -96,12 +117,7 @@ def test_float32_on_the_device_answers_as_the_cpu_does(architecture: Architectur
     directory = write_model(model, tmp_path)
     expected = answers_of(directory, model, device="cpu")
     found = answers_of(directory, model, device="cuda", dtype="float32")
-    for ours, theirs in zip(found, expected, strict=True):
-        assert ours.beam_widths == theirs.beam_widths
-        np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-4)
-        apart = np.flatnonzero(np.asarray(ours.items) != np.asarray(theirs.items))
-        gaps = np.abs(np.diff(theirs.scores, prepend=np.inf, append=-np.inf))
-        assert all(min(gaps[place], gaps[place + 1]) < 1e-4 for place in apart)
+    assert_alike(found, expected)
 
 
 @pytest.mark.usefixtures("kernels")
@@ -112,3 +128,71 @@ def test_bfloat16_on_the_device_finds_most_of_the_same_items(tmp_path: Path) -> 
     found = answers_of(directory, model, device="cuda", dtype="bfloat16")
     shared = [len(set(ours.items) & set(theirs.items)) / 20 for ours, theirs in zip(found, expected, strict=True)]
     assert np.mean(shared) > 0.8
+
+
+GRAPHED = {
+    "device": "cuda",
+    "dtype": "float32",
+    "max_batch": 4,
+    "graph_vocab": True,
+    "graph_prefill_tokens": 8192,
+}
+
+
+def test_the_device_answers_as_the_oracle_does(tmp_path: Path) -> None:
+    model = TinyModel((40, 16, 16), layers=2, heads=4, kv_heads=2, head_dim=16, hidden=64)
+    items = items_of(model)[:400]
+    engine = RecallEngine(EngineSettings(model=write_model(model, tmp_path), context_pages=64, max_width=64, **GRAPHED))
+    engine.warm_up()
+    engine.catalogs.stage(catalog_of(model.name, model.sizes, items))
+    engine.catalogs.activate("v1")
+    random = np.random.default_rng(6)
+    requests = [
+        request(
+            beam=(BeamPolicy((20, 40, 30)), BeamPolicy((9, 64, 64), margin=4.0, min_width=15))[number % 2],
+            top_k=15,
+            history=random.integers(0, 400, int(random.integers(0, 12))),
+            score=SCORES[number % 3],
+            filter=TagFilter(all=("even",)) if number % 4 == 1 else None,
+            exclude_history=number % 4 == 2,
+        )
+        for number in range(8)
+    ]
+    check(engine, items, requests, engine.recall(requests))
+    assert engine.stats()["eager_searches"] == engine.stats()["eager_prefills"] == 0
+
+
+def test_graphs_answer_as_eager_runs_do_and_none_is_captured_after_the_warm_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_of("qwen3")
+    directory = write_model(model, tmp_path)
+    eager = engine_of(directory, model, **GRAPHED)
+    graphed = engine_of(directory, model, **GRAPHED)
+    graphed.warm_up()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a capture after the warm-up")
+
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", refuse)
+    assert_alike(recall(graphed, requests_of()), recall(eager, requests_of()))
+    few = items_of(model)[::3]
+    for engine in (eager, graphed):  # a fresh version, served beside the old one
+        engine.catalogs.stage(catalog_of(model.name, model.sizes, few, "v2"))
+    mixed = [replace(each, catalog="v2" if number % 2 else None) for number, each in enumerate(requests_of())]
+    assert_alike(recall(graphed, mixed), recall(eager, mixed))
+    stats = graphed.stats()
+    assert stats["eager_searches"] == stats["eager_prefills"] == 0
+    assert eager.stats()["graph_searches"] == 0
+
+
+def test_batches_in_flight_do_not_disturb_each_other(tmp_path: Path) -> None:
+    model = model_of("qwen3")
+    engine = engine_of(write_model(model, tmp_path), model, **GRAPHED)
+    engine.warm_up()
+    requests = requests_of()
+    alone = [recall(engine, [each])[0] for each in requests]
+    running = [engine.submit([each]) for each in requests]
+    together = [answer for each in running for answer in each.collect()]
+    assert_alike([answer for answer in together if isinstance(answer, RecallResult)], alone)
+    assert engine.stats()["context_leases"] == 0
