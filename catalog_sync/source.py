@@ -10,7 +10,7 @@ import pyarrow.json as pj
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from catalog_sync.diagnose import fault_in_lines, line_of_row
+from catalog_sync.json_lines import check_lines, column_types, line_of_row
 from engine.catalog.build import build_catalog, check_sids, check_sizes, row_name
 from engine.catalog.catalog import Catalog
 from engine.catalog.tags import TagIndex
@@ -19,7 +19,7 @@ from engine.errors import CatalogError
 PARQUET_SUFFIXES = (".parquet", ".pq")
 COLUMNS = ("item_id", "sid", "tags", "rank", "recallable")
 _KNOWN = {"tags": pa.list_(pa.string()), "rank": pa.float64(), "recallable": pa.bool_(), "sid": pa.list_(pa.int64())}
-_BLOCK_BYTES = 16 << 20  # a JSON line may be as long as this
+_BLOCK_BYTES = 16 << 20
 
 RowName = Callable[[int], str]
 
@@ -77,13 +77,44 @@ def _read_parquet(path: Path) -> pa.Table:
 def _read_json_lines(path: Path) -> pa.Table:
     if path.stat().st_size == 0:
         raise CatalogError("empty", "the file is empty")
+    rows = check_lines(path)
+    if rows == 0:
+        raise CatalogError("empty", "there is no item in it")
     try:
         table = _parse_json(path, _KNOWN)
         # text that looks like a time must stay text: read such columns once more as strings
-        times = {field.name: pa.string() for field in table.schema if pa.types.is_temporal(field.type)}
-        return _parse_json(path, _KNOWN | times) if times else table
-    except pa.ArrowException as error:
-        raise fault_in_lines(path) or CatalogError("source", f"not readable as JSON lines: {error}") from error
+        times = {field.name: _timeless(field.type) for field in table.schema if _timeless(field.type) != field.type}
+        if times:
+            table = _parse_json(path, _KNOWN | times)
+    except (pa.ArrowException, UnicodeDecodeError):
+        table = None
+    if table is None or table.num_rows != rows:
+        table = _parse_slowly(path)
+    if not _has_ids(table.schema):
+        column_types(path)
+    return table
+
+
+def _parse_slowly(path: Path) -> pa.Table:
+    """Parse with the types that all lines together show. Raises CatalogError ``source`` naming the line at fault."""
+    types = column_types(path)
+    try:
+        return _parse_json(path, types | _KNOWN)
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise CatalogError("source", f"not readable as JSON lines: {error}") from error
+
+
+def _timeless(kind: pa.DataType) -> pa.DataType:
+    """The type with text in the place of times, also inside of arrays."""
+    if pa.types.is_list(kind):
+        inner = _timeless(kind.value_type)
+        return kind if inner == kind.value_type else pa.list_(inner)
+    return pa.string() if pa.types.is_temporal(kind) else kind
+
+
+def _has_ids(schema: pa.Schema) -> bool:
+    at = schema.get_field_index("item_id")
+    return at < 0 or pa.types.is_integer(schema.types[at]) or _is_text(schema.types[at])
 
 
 def _parse_json(path: Path, types: dict[str, pa.DataType]) -> pa.Table:
@@ -107,7 +138,7 @@ def _ids(column: pa.Array, name: RowName) -> NDArray[np.int64] | pa.Array:
     if pa.types.is_integer(column.type):
         return _cast(column, pa.int64(), "item_id").to_numpy(zero_copy_only=False)
     if _is_text(column.type):
-        return _cast(column, pa.string(), "item_id")
+        return _text(column, "item_id", name)
     raise CatalogError("structure", f"item_id is {column.type}, not int64 or string")
 
 
@@ -155,7 +186,7 @@ def _tags(table: pa.Table, name: RowName) -> TagIndex | None:
     if not _is_list(column.type) or not (_is_text(column.type.value_type) or pa.types.is_null(column.type.value_type)):
         raise CatalogError("structure", f"tags is {column.type}, not an array of strings")
     item = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
-    held = _cast(column.flatten(), pa.string(), "tags")
+    held = _text(column.flatten(), "tags", lambda i: name(int(item[i])))
     _no_nulls(held, "tags", lambda i: name(int(item[i])))
     encoded = held.dictionary_encode()
     names = tuple(encoded.dictionary.to_pylist())
@@ -172,10 +203,11 @@ def _field(key: str, column: pa.Array, name: RowName) -> pa.Array:
     if pa.types.is_floating(kind):
         return _cast(column, pa.float64(), key)
     if _is_text(kind) or pa.types.is_null(kind):
-        return _cast(column, pa.string(), key)
+        return _text(column, key, name)
     if _is_list(kind) and (_is_text(kind.value_type) or pa.types.is_null(kind.value_type)):
         item = pc.list_parent_indices(column)
-        _no_nulls(column.flatten(), key, lambda i: name(item[i].as_py()))
+        held = _text(column.flatten(), key, lambda i: name(item[i].as_py()))
+        _no_nulls(held, key, lambda i: name(item[i].as_py()))
         return _cast(column, pa.list_(pa.string()), key)
     raise CatalogError(
         "structure", f"column {key!r} is {kind}; fields are bool, int, float, string or lists of strings"
@@ -183,6 +215,8 @@ def _field(key: str, column: pa.Array, name: RowName) -> pa.Array:
 
 
 def _is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
@@ -194,6 +228,25 @@ def _no_nulls(column: pa.Array, what: str, name: RowName) -> None:
     if column.null_count:
         row = int(column.is_null().to_numpy(zero_copy_only=False).argmax())
         raise CatalogError("structure", f"{name(row)}: {what} is missing or holds a null")
+
+
+def _text(column: pa.Array, what: str, name: RowName) -> pa.Array:
+    """As strings; no reader checks that they are UTF-8."""
+    text = _cast(column, pa.string(), what)
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid as error:
+        wrong = next(row for row, value in enumerate(text.cast(pa.binary()).to_pylist()) if not _is_utf8(value))
+        raise CatalogError("structure", f"{name(wrong)}: {what} is not valid UTF-8") from error
+    return text
+
+
+def _is_utf8(value: bytes | None) -> bool:
+    try:
+        (value or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _cast(column: pa.Array, kind: pa.DataType, what: str) -> pa.Array:

@@ -7,11 +7,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from catalog_sync.json_lines import MAX_LINE_BYTES
 from catalog_sync.source import load_source
 from engine.catalog.catalog import Catalog
 from engine.errors import CatalogError
 
 GOOD = {"item_id": 1, "sid": [1, 2]}
+DEEP = '{"item_id": 2, "sid": [1, 2], "deep": ' + "[" * 100_000 + "]" * 100_000 + "}"
 RECORDS = [
     {"item_id": 30, "sid": [3, 0], "tags": ["new", "eu"], "rank": 2, "title": "Thirty", "year": 1999, "kinds": ["x"]},
     {"item_id": 10, "sid": [1, 2], "tags": [], "rank": 5.5, "title": None, "year": 2001, "kinds": []},
@@ -70,15 +72,70 @@ def test_parquet_gives_the_same_catalog(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("item_id", [pa.array(["x"], pa.large_string()), pa.array(["x"]).dictionary_encode()])
 def test_parquet_types_of_the_same_meaning_are_accepted(tmp_path: Path, sid: pa.Array, item_id: pa.Array) -> None:
-    catalog = load(write_parquet(tmp_path / "items.parquet", item_id=item_id, sid=sid))
+    tags = pa.array([["a"]], pa.list_(pa.dictionary(pa.int32(), pa.string())))
+    catalog = load(write_parquet(tmp_path / "items.parquet", item_id=item_id, sid=sid, tags=tags, kinds=tags))
+    assert (list(catalog.tags), catalog.fields["kinds"].to_pylist()) == (["a"], [["a"]])
     assert (list(map(str, catalog.ids)), [code.tolist() for code in catalog.trie.code]) == (["x"], [[1], [2]])
 
 
 def test_text_that_looks_like_a_date_stays_text(tmp_path: Path) -> None:
-    line = {"item_id": "2020-01-01", "sid": [0, 0], "released": "1999-12-31", "tags": ["2020-01-01"]}
+    line = {
+        "item_id": "2020-01-01",
+        "sid": [0, 0],
+        "released": "1999-12-31",
+        "tags": ["2020-01-01"],
+        "d": ["1999-12-31"],
+    }
     catalog = load(write_lines(tmp_path / "items.jsonl", [line]))
     assert list(map(str, catalog.ids)) == ["2020-01-01"]
     assert catalog.fields["released"].to_pylist() == ["1999-12-31"]
+    assert catalog.fields["d"].to_pylist() == [["1999-12-31"]]
+
+
+def test_a_byte_order_mark_counts_for_nothing(tmp_path: Path) -> None:
+    (path := tmp_path / "items.jsonl").write_bytes(b"\xef\xbb\xbf" + json.dumps(GOOD).encode() + b"\r\n{bad")
+    with pytest.raises(CatalogError, match="line 2: JSON is malformed"):
+        load(path)
+    path.write_bytes(path.read_bytes().removesuffix(b"{bad"))
+    assert load(path).ids.tolist() == [1]
+
+
+def test_a_line_that_is_too_long_is_named(tmp_path: Path) -> None:
+    long = json.dumps({**GOOD, "text": "x" * MAX_LINE_BYTES})
+    with pytest.raises(CatalogError, match="line 2 is longer than 16 MiB"):
+        load(write_lines(tmp_path / "items.jsonl", [{**GOOD, "item_id": 2}, long]))
+
+
+def test_a_column_of_arrays_may_begin_with_nulls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("catalog_sync.source._BLOCK_BYTES", 256)  # types are settled block by block
+    kinds = [None] * 10 + [["x"]]
+    lines = [{"item_id": i, "sid": [0, 0], "kinds": kind} for i, kind in enumerate(kinds)]
+    assert load(write_lines(tmp_path / "items.jsonl", lines)).fields["kinds"].to_pylist() == kinds
+
+
+TEXT = pa.Array.from_buffers(pa.string(), 2, [None, *map(pa.py_buffer, (np.arange(3, dtype=np.int32), b"x\xff"))])
+"""Two strings of which the second is not UTF-8."""
+
+
+@pytest.mark.parametrize("column", ["item_id", "tags", "title", "kinds"])
+def test_text_that_is_not_utf8_is_named(tmp_path: Path, column: str) -> None:
+    lists = column in ("tags", "kinds")
+    text = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), TEXT) if lists else TEXT
+    columns = {"item_id": pa.array(["a", "b"]), "sid": pa.array([[0, 0]] * 2), column: text}
+    with pytest.raises(CatalogError, match=f"row 1: {column} is not valid UTF-8"):
+        load(write_parquet(tmp_path / "items.parquet", **columns))
+    lines = [{"item_id": id_, "sid": [0, 0], column: ["?"] if lists else "?"} for id_ in "ab"]
+    path = write_lines(tmp_path / "items.jsonl", lines if column != "item_id" else [{**GOOD, "item_id": "?"}])
+    path.write_bytes(path.read_bytes().replace(b"?", b"\xff"))
+    with pytest.raises(CatalogError, match=f"line 1: {column} is not valid UTF-8"):
+        load(path)
+
+
+def test_a_key_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "items.jsonl", [GOOD, {"item_id": 2, "sid": [0, 0], "?": 1}])
+    path.write_bytes(path.read_bytes().replace(b"?", b"\xff"))
+    with pytest.raises(CatalogError, match="line 2: Invalid UTF-8"):
+        load(path)
 
 
 def test_ids_keep_all_64_bits(tmp_path: Path) -> None:
@@ -103,7 +160,13 @@ def test_ids_keep_all_64_bits(tmp_path: Path) -> None:
         ([GOOD, {"item_id": "2", "sid": [1, 1]}], "source", "line 2: item_id is a string, on line 1 it is a number"),
         ([GOOD, {"item_id": None, "sid": [1, 1]}], "structure", "line 2: item_id is missing"),
         ([{"sid": [1, 1]}], "structure", "no column 'item_id'"),
-        ([{"item_id": 1.5, "sid": [1, 1]}], "structure", "item_id is double"),
+        ([GOOD, {"item_id": 1.5, "sid": [1, 1]}], "source", "line 2: Expected `int | str`, got `float`"),
+        ([GOOD, {"item_id": 2**63, "sid": [1, 1]}], "source", "line 2: Expected `int` <= 9223372036854775807"),
+        ([GOOD, {"item_id": 2, "sid": [1, 2**70]}], "source", "line 2: Expected `int` <= 9223372036854775807"),
+        ([GOOD, '{"item_id": 2, "sid": [1, 1]} {"item_id": 3, "sid": [1, 1]}'], "source", "line 2: JSON is malformed"),
+        ([GOOD, '{"item_id": 2,', '"sid": [1, 1]}'], "source", "line 2: Input data was truncated"),
+        ([GOOD, "null"], "source", "line 2: Expected `object`"),
+        ([GOOD, DEEP], "source", "line 2: maximum recursion depth"),
         ([GOOD, "{bad"], "source", "line 2: JSON is malformed"),
         ([GOOD, "[1]"], "source", "line 2: Expected `object`"),
         ([GOOD, '{"item_id": 2, "sid": [1, 1], "rank": NaN}'], "rank", "line 2: rank is not a number"),
