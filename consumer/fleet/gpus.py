@@ -1,7 +1,7 @@
 """Which GPUs ``serve --gpus`` takes, and the settings of the process on each."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -51,13 +51,23 @@ class Gpu:
         )
 
 
-def choose(wanted: int | Literal["all"], engine: EngineSettings) -> Sequence[Gpu]:
-    """The first ``wanted`` of the GPUs that CUDA_VISIBLE_DEVICES leaves; on the CPU just as many. Raises GpuError."""
+def visible_gpus() -> list[str]:
+    """Their names as CUDA_VISIBLE_DEVICES has them. Counted in another process: this one never loads torch."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as other:
+        count = other.submit(_count).result()
+    given = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
+    return given[:count] if given else [str(index) for index in range(count)]
+
+
+def choose(
+    wanted: int | Literal["all"], engine: EngineSettings, visible: Callable[[], Sequence[str]] = visible_gpus
+) -> list[Gpu]:
+    """The first ``wanted`` GPUs of ``visible``; on the CPU just as many processes. Raises GpuError."""
     if engine.device == "cpu":
         if wanted == "all":
             raise GpuError("--gpus all: engine.device is cpu; give a number")
         return [Gpu(str(index), is_cuda=False) for index in range(wanted)]
-    names = visible_gpus()
+    names = visible()
     if not names:
         raise GpuError("--gpus: no CUDA GPU is visible; --engine.device cpu runs as many processes on the CPU")
     if wanted == "all":
@@ -65,14 +75,6 @@ def choose(wanted: int | Literal["all"], engine: EngineSettings) -> Sequence[Gpu
     if wanted > len(names):
         raise GpuError(f"--gpus {wanted}: only {len(names)} GPUs are visible ({', '.join(names)})")
     return [Gpu(name, is_cuda=True) for name in names[:wanted]]
-
-
-def visible_gpus() -> list[str]:
-    """Their names as CUDA_VISIBLE_DEVICES has them. Counted in another process: this one never loads torch."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as other:
-        count = other.submit(_count).result()
-    given = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
-    return given[:count] if given else [str(index) for index in range(count)]
 
 
 def _count() -> int:

@@ -27,7 +27,9 @@ class GpuProcess:
     def __init__(self, gpu: Gpu, settings: ServiceSettings) -> None:
         context = get_context("spawn")
         ours, theirs = context.Pipe()
-        self._process = context.Process(target=_main, args=(gpu, settings, theirs), name=f"gpu{gpu.name}", daemon=True)
+        self._process = context.Process(
+            target=serve_gpu, args=(gpu, settings, theirs), name=f"gpu{gpu.name}", daemon=True
+        )
         with _interrupts_blocked():
             self._process.start()
         theirs.close()
@@ -67,7 +69,8 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _main(gpu: Gpu, settings: ServiceSettings, connection: "Connection[Any, Any]") -> None:
+def serve_gpu(gpu: Gpu, settings: ServiceSettings, connection: "Connection[Any, Any]") -> None:
+    """What a process runs: the service, with the pipe to the parent where a lone process has its HTTP port."""
     if gpu.is_cuda:
         os.environ[VISIBLE] = gpu.name  # nothing has loaded CUDA yet
     configure_logging(settings.log, f"gpu{gpu.name}")

@@ -19,6 +19,9 @@ READY = PREFIX + "ready"
 RESTARTS = PREFIX + "gpu_restarts"
 RESTARTS_HELP = "Times that the GPU's process was started again."
 
+SILENT_S = 5.0
+"""A process that has not answered for so long is not ready, whatever it said before."""
+
 
 class FleetStatus:
     """A ``StatusSource``: ready if every process is."""
@@ -40,7 +43,7 @@ class FleetStatus:
 
     def unready(self) -> tuple[str, ...]:
         reasons = ["draining"] if self._fleet.draining else []
-        return (*reasons, *(_of(member, reason) for member in self._fleet.members for reason in member.unready))
+        return (*reasons, *(_of(member, reason) for member in self._fleet.members for reason in self._unready(member)))
 
     def status(self) -> Mapping[str, Any]:
         reasons = self.unready()
@@ -67,11 +70,18 @@ class FleetStatus:
             "settings": self._shown_settings,
         }
 
+    def _unready(self, member: Member) -> Iterator[str]:
+        yield from member.unready
+        yield from self._silent(member, SILENT_S)
+
     def _faults(self, member: Member) -> Iterator[str]:
         yield from member.faults
-        silent = self._clock() - member.heard
-        if member.process and silent > self._stalled_after_s:
-            yield f"no answer for {silent:.0f} s"
+        yield from self._silent(member, self._stalled_after_s)
+
+    def _silent(self, member: Member, limit_s: float) -> Iterator[str]:
+        seconds = self._clock() - member.heard
+        if member.process and not self._fleet.draining and seconds > limit_s:
+            yield f"no answer for {seconds:.0f} s"
 
 
 class MemberStatus:

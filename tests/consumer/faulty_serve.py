@@ -20,15 +20,15 @@ def lose_the_device_once() -> None:
     from engine.recall_engine import RecallEngine
     from engine.request import RecallRequest
 
-    recall, mark = RecallEngine.recall, Path(os.environ[DEVICE_LOST])
+    submit, mark = RecallEngine.submit, Path(os.environ[DEVICE_LOST])
 
     def faulty(engine: RecallEngine, requests: Sequence[RecallRequest]) -> Any:
         if not mark.exists() and any(request.top_k == FATAL_TOP_K for request in requests):
             mark.touch(exist_ok=False)
             raise DeviceError("the GPU fell off the bus")
-        return recall(engine, requests)
+        return submit(engine, requests)
 
-    RecallEngine.recall = faulty  # type: ignore[method-assign]  # a lost device cannot be had otherwise
+    RecallEngine.submit = faulty  # type: ignore[method-assign]  # a lost device cannot be had otherwise
 
 
 if __name__ == "__mp_main__":

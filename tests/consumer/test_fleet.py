@@ -1,5 +1,6 @@
 """The fleet's policies, with processes that a test ends by hand: starts, restarts, drain, signals, what is shown."""
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -14,9 +15,10 @@ from consumer.fleet.app import build_fleet_app
 from consumer.fleet.channel import Channel, answering
 from consumer.fleet.fleet import EXIT_FAILED, EXIT_OK, EXIT_STUCK, RESTART_CAP_S, RESTART_JITTER, STABLE_S, Fleet
 from consumer.fleet.gpus import Gpu
-from consumer.fleet.status import FleetStatus
+from consumer.fleet.status import SILENT_S, FleetStatus
 from consumer.service.http import HttpServer
 from consumer.service.settings import HttpSettings, ServiceSettings
+from tests.consumer.waiting import eventually
 
 SETTINGS = ServiceSettings.model_validate({"engine": {"model": "model"}, "http": {"port": 0}})
 GPUS = [Gpu(name, is_cuda=False) for name in ("2", "5")]
@@ -95,7 +97,8 @@ class Made:
         self.clock = Clock()
         self.running: dict[str, FakeProcess] = {}
         self.launched = 0
-        self.fleet = Fleet(GPUS, self._launch, 20.0, self.clock)
+        self.ended_with: list[int] = []
+        self.fleet = Fleet(GPUS, self._launch, 20.0, self.clock, self.ended_with.append)
         self.status = FleetStatus(SETTINGS, self.fleet, self.clock)
         self._obeys = obeys
 
@@ -196,10 +199,34 @@ def test_a_drain_that_takes_too_long_is_given_up() -> None:
     assert made.fleet.drain() == EXIT_STUCK
 
 
-def test_a_process_that_does_not_answer_becomes_a_fault(made: Made) -> None:
+def test_the_first_signal_drains_and_the_second_one_kills() -> None:
+    made = Made(obeys=False)
+    told: list[str] = []
+
+    def signals() -> None:
+        eventually(lambda: len(made.running) == 2)
+        os.kill(os.getpid(), signal.SIGTERM)
+        eventually(lambda: made.fleet.draining)
+        told.extend(gpu for gpu, process in made.running.items() if process.exit_code is None)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    sender = threading.Thread(target=signals)
+    sender.start()
+    made.fleet.run_until_stopped()
+    sender.join()
+    assert told == ["2", "5"], "the first signal ended none that still had work"
+    assert made.ended_with == [128 + signal.SIGINT]
+    assert [process.exit_code for process in made.running.values()] == [-signal.SIGKILL] * 2
+
+
+def test_a_process_that_does_not_answer_is_not_ready_and_becomes_a_fault(made: Made) -> None:
     made.turn()
     assert made.status.faults() == ()
     made.running["2"].deaf()
+    made.turn(SILENT_S + 1)
+    assert made.status.unready() == (f"GPU 2: no answer for {SILENT_S + 1:.0f} s",)
+    assert made.status.faults() == ()
+    made.clock.now -= SILENT_S + 1
     made.turn(SETTINGS.http.stalled_after_s + 1)
     assert made.status.faults() == (f"GPU 2: no answer for {SETTINGS.http.stalled_after_s + 1:.0f} s",)
 

@@ -1,6 +1,7 @@
 """``recallstream serve --gpus 2`` on the CPU: shared partitions, failures of a process, drain, no orphan."""
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -16,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from catalog_sync.embedded import EmbeddedRedis
 from catalog_sync.settings import CatalogSettings
 from consumer.client import RecallClient, RecallReply
-from consumer.stream.mock_cluster import MockCluster
+from consumer.stream.mock_cluster import CLIENT_SETTINGS, MockCluster
 from consumer.stream.settings import KafkaSettings
 from tests.consumer.faulty_serve import DEVICE_LOST, FATAL_TOP_K
 from tests.consumer.serve_harness import ITEMS, MODEL, START_S, Service, ask, flags, publish, recalled_directly, service
@@ -46,7 +47,14 @@ def redis() -> Iterator[CatalogSettings]:
 
 
 def fleet_flags(model: Path, kafka: KafkaSettings, redis: CatalogSettings) -> list[str]:
-    return [*flags(model, kafka, redis, "fleet"), "--gpus=2", "--engine.device=cpu", "--kafka.session_timeout_ms=6000"]
+    return [
+        *flags(model, kafka, redis, "fleet"),
+        "--gpus=2",
+        "--engine.device=cpu",
+        "--kafka.session_timeout_ms=2000",  # the mock holds every rebalance for a second less than this
+        "--kafka.heartbeat_interval_ms=200",
+        f"--kafka.consumer_options={json.dumps(CLIENT_SETTINGS)}",
+    ]
 
 
 def gpus(running: Service) -> list[dict[str, Any]]:
@@ -117,7 +125,8 @@ def test_two_processes_share_the_topic_outlive_a_lost_device_and_drain(
         eventually(lambda: share_all_partitions(running))
 
         before = time.monotonic()
-        running.process.send_signal(signal.SIGTERM)
+        for pid in (running.process.pid, *(member["pid"] for member in gpus(running))):  # all of them, as systemd does
+            os.kill(pid, signal.SIGTERM)
         assert running.process.wait(20) == 0
         assert time.monotonic() - before < 10
         assert all(is_gone(member["pid"]) for member in (*first, again))
