@@ -1,6 +1,7 @@
 """Shape of a decoder, read from a Hugging Face ``config.json``; what we do not compute exactly is refused by name."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from engine.errors import ModelError
 Family = Literal["qwen3", "qwen2", "llama"]
 _FAMILIES: Mapping[str, Family] = {"qwen3": "qwen3", "qwen2": "qwen2", "llama": "llama"}
 _QWEN3_HEAD_DIM = 128  # what Qwen3 means where its config names no head_dim
+_WINDOW_FROM = 28  # what Qwen means where its config names no max_window_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class DecoderConfig:
             rope_theta=theta,
             rope_scaling=scaling,
             max_positions=_positive(raw, "max_position_embeddings"),
-            tied_head=bool(raw.get("tie_word_embeddings", False)),
+            tied_head=_flag(raw, "tie_word_embeddings"),
         )
         if config.heads % config.kv_heads:
             raise ModelError(f"config.json: {heads} attention heads are no multiple of {config.kv_heads} key heads")
@@ -87,7 +89,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path}: {error}") from error
     if not isinstance(value, dict):
         raise ModelError(f"{path}: not a JSON object")
@@ -103,13 +105,14 @@ def _refuse_unsupported(raw: Mapping[str, Any], family: Family) -> None:
     for key in ("attention_bias", "mlp_bias", "quantization_config", "dual_chunk_attention_config"):
         if raw.get(key):
             raise refuse(key)
-    if any(kind != "full_attention" for kind in raw.get("layer_types") or ()):
+    layers = raw.get("layer_types")
+    if layers is not None and not (isinstance(layers, list) and all(kind == "full_attention" for kind in layers)):
         raise refuse("layer_types")
-    windowed = family != "llama" and raw.get("use_sliding_window") and raw.get("sliding_window") is not None
+    windowed = family != "llama" and _flag(raw, "use_sliding_window") and raw.get("sliding_window") is not None
     if (
         windowed
-        and raw.get("layer_types") is None
-        and raw.get("max_window_layers", 0) < raw.get("num_hidden_layers", 0)
+        and layers is None
+        and _positive(raw, "max_window_layers", _WINDOW_FROM) < _positive(raw, "num_hidden_layers")
     ):
         raise refuse("sliding_window")
 
@@ -117,6 +120,8 @@ def _refuse_unsupported(raw: Mapping[str, Any], family: Family) -> None:
 def _rope(raw: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     """Theta and scaling, from ``rope_parameters`` (transformers 5) or ``rope_theta`` with ``rope_scaling`` (before)."""
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    if not isinstance(rope, dict) or any(isinstance(value, dict) for value in rope.values()):
+        raise ModelError(f"config.json: rope parameters {rope!r} are not supported")
     theta = _number(rope, "rope_theta", _number(raw, "rope_theta", 10_000.0))
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in ("default", "llama3"):
@@ -144,9 +149,18 @@ def _positive(raw: Mapping[str, Any], key: str, default: int | None = None) -> i
     return value
 
 
+def _flag(raw: Mapping[str, Any], key: str) -> bool:
+    value = raw.get(key)
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise ModelError(f"config.json: {key} must be true or false, not {value!r}")
+    return value
+
+
 def _number(raw: Mapping[str, Any], key: str, default: float | None = None) -> float:
     value = raw.get(key)
     value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise ModelError(f"config.json: {key} must be a positive number, not {value!r}")
     return float(value)

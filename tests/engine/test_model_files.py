@@ -88,6 +88,13 @@ def test_a_fault_in_sid_json_is_named(tmp_path: Path, changes: dict[str, Any], n
         ({"num_key_value_heads": 3}, "multiple"),
         ({"head_dim": 7}, "head_dim"),
         ({"rope_theta": "big"}, "rope_theta"),
+        ({"rope_theta": float("inf")}, "rope_theta"),
+        ({"rms_norm_eps": float("inf")}, "rms_norm_eps"),
+        ({"rope_parameters": [1]}, "rope parameters"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 5.0}}}, "rope parameters"),
+        ({"layer_types": 5}, "layer_types"),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings"),
+        ({"use_sliding_window": True, "sliding_window": 64, "max_window_layers": "2"}, "max_window_layers"),
     ],
 )
 def test_a_decoder_that_would_be_computed_wrongly_is_refused(
@@ -98,12 +105,13 @@ def test_a_decoder_that_would_be_computed_wrongly_is_refused(
     assert named in str(caught.value)
 
 
-def test_a_sliding_window_that_no_layer_uses_is_no_obstacle(tmp_path: Path) -> None:
-    unused: dict[str, Any] = {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": MODEL.layers}
+@pytest.mark.parametrize("from_layer", [MODEL.layers, None])
+def test_a_sliding_window_that_no_layer_uses_is_no_obstacle(tmp_path: Path, from_layer: int | None) -> None:
+    unused: dict[str, Any] = {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": from_layer}
     assert ModelSpec.load(with_config(tmp_path, **unused)).decoder.layers == MODEL.layers
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "\xff"])
+@pytest.mark.parametrize("text", ["{", "[]", "\xff", "[" * 100_000])
 @pytest.mark.parametrize("file", ["sid.json", "config.json"])
 def test_a_file_that_is_no_json_object_is_named(tmp_path: Path, file: str, text: str) -> None:
     write_model(MODEL, tmp_path)
