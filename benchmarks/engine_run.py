@@ -17,7 +17,7 @@ from benchmarks.breakdown import breakdown, profile
 from benchmarks.card import CardWatch
 from benchmarks.cases import Case
 from benchmarks.measure import Timing, wall_ms
-from benchmarks.results import Row, timed
+from benchmarks.results import Row
 from benchmarks.shapes import pages_for
 from engine.catalog.build import build_catalog
 from engine.catalog.catalog import Catalog
@@ -80,23 +80,22 @@ def load_engine(settings: EngineSettings, catalog: Catalog) -> RecallEngine:
 class EngineRun:
     """Times of one case. ``wall``: a call; ``prefill_ms`` and ``decode_ms``: the engine's own, medians."""
 
+    batch: int
     wall: Timing
     prefill_ms: float
     decode_ms: float
     peak_bytes: int
     card: dict[str, float] | None
 
-    def row(self, what: str, case: Case) -> Row:
-        return timed(
-            what,
-            case.fields(),
-            self.wall,
-            prefill_ms=round(self.prefill_ms, 4),
-            decode_ms=round(self.decode_ms, 4),
-            requests_per_s=round(case.batch / self.wall.median_ms * 1e3, 3),
-            peak_gb=round(self.peak_bytes / 1e9, 3),
-            card=self.card,
-        )
+    def row(self) -> Row:
+        return {
+            **self.wall.row(),
+            "prefill_ms": round(self.prefill_ms, 4),
+            "decode_ms": round(self.decode_ms, 4),
+            "requests_per_s": round(self.batch / self.wall.median_ms * 1e3, 3),
+            "peak_gb": round(self.peak_bytes / 1e9, 3),
+            "card": self.card,
+        }
 
 
 def run_case(engine: RecallEngine, case: Case, runs: int | None = None) -> EngineRun:
@@ -106,6 +105,7 @@ def run_case(engine: RecallEngine, case: Case, runs: int | None = None) -> Engin
     with _watched(engine) as watch:
         times = [wall_ms(lambda batch=batch: answers.extend(results(engine.recall(batch))), 1) for batch in batches]  # type: ignore[misc]  # bound now
     return EngineRun(
+        batch=case.batch,
         wall=Timing.of([time.median_ms for time in times]),
         prefill_ms=median(answer.prefill_ms for answer in answers),
         decode_ms=median(answer.decode_ms for answer in answers),
@@ -128,6 +128,7 @@ def run_pipelined(engine: RecallEngine, case: Case, runs: int | None = None) -> 
         answers += results(running.collect())
         ends.append(perf_counter() * 1e3)
     return EngineRun(
+        batch=case.batch,
         wall=Timing.of([later - earlier for earlier, later in pairwise(ends)]),
         prefill_ms=median(answer.prefill_ms for answer in answers),
         decode_ms=median(answer.decode_ms for answer in answers),

@@ -172,7 +172,11 @@ class FloorBench:
         (k,), (v,) = self._context(case, 1)
         cuda = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION)
         libraries = cuda if self.device.type == "cuda" else (SDPBackend.MATH,)
-        times = {library: kernel_ms(partial(_attend, q, k, v, library, causal), self.device) for library in libraries}
+        times = {}
+        for library in libraries:
+            with sdpa_kernel(library):  # entered once: its own time is not the kernel's
+                attend = partial(F.scaled_dot_product_attention, q, k, v, is_causal=causal, enable_gqa=causal)
+                times[library] = kernel_ms(attend, self.device)
         best = min(times, key=lambda library: times[library])
         return times[best], best
 

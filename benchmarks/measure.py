@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -24,8 +25,10 @@ class Timing:
     def of(cls, milliseconds: Sequence[float]) -> "Timing":
         return cls(median(milliseconds), min(milliseconds), max(milliseconds), len(milliseconds))
 
-    def row(self) -> dict[str, float]:
-        return {name: round(value, 4) for name, value in asdict(self).items()}
+    def row(self) -> dict[str, Any]:
+        """As a result row has it: ``ms`` is the median."""
+        values = {"ms": self.median_ms, "min_ms": self.min_ms, "max_ms": self.max_ms, "runs": self.runs}
+        return {name: round(value, 4) for name, value in values.items()}
 
 
 class WallLimit:

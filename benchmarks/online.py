@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from benchmarks.card import CardWatch
 from benchmarks.engine_run import load_engine, random_catalog, results
 from benchmarks.measure import Timing, WallLimit, wall_ms
-from benchmarks.results import ReportFile, Row, timed
+from benchmarks.results import ReportFile, Row
 from benchmarks.shapes import SHAPES, pages_for, write_model
 from consumer.client import RecallClient
 from consumer.serving.service import ServingLoop
@@ -140,7 +140,7 @@ def offline_rate(engine: RecallEngine, make: LoadMaker, options: OnlineOptions) 
         call()
     timing = Timing.of([wall_ms(call, 1).median_ms for _ in range(_OFFLINE_RUNS)])
     rate = round(options.outstanding / timing.median_ms * 1e3, 3)
-    return timed("offline", _fields(options), timing, requests_per_s=rate)
+    return {"what": "offline", **_fields(options), **timing.row(), "requests_per_s": rate}
 
 
 def _requests(engine: RecallEngine, loads: Sequence[Load]) -> list[RecallRequest]:

@@ -3,12 +3,10 @@
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-from benchmarks.measure import Timing
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -40,26 +38,15 @@ class ReportFile:
         os.replace(fresh, self.path)
 
 
-def timed(what: str, case: Mapping[str, object], timing: Timing, **more: object) -> Row:
-    """A row: ``ms`` is the median, beside it the spread."""
-    values = {"ms": timing.median_ms, "min_ms": timing.min_ms, "max_ms": timing.max_ms}
-    return {"what": what, **case, **{k: round(v, 4) for k, v in values.items()}, "runs": timing.runs, **more}
-
-
 def default_path(kind: str, device_name: str) -> Path:
     """Where results of this kind on this device are kept."""
-    return RESULTS / f"{kind}-{re.sub(r'[^a-z0-9]+', '-', device_name.lower()).strip('-')}.json"
+    name = re.sub(r"[^a-z0-9]+", "-", device_name.lower()).strip("-").removeprefix("nvidia-")
+    return RESULTS / f"{kind}-{name}.json"
 
 
 def load(path: Path) -> dict[str, Any]:
     report: dict[str, Any] = json.loads(path.read_text())
     return report
-
-
-def committed(kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Names and contents of the results of a kind, ordered by name."""
-    for path in sorted(RESULTS.glob(f"{kind}*.json")):
-        yield path.stem, load(path)
 
 
 def find(rows: Sequence[Row], **wanted: object) -> Row | None:

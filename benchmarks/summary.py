@@ -1,5 +1,6 @@
 """What the rows of a run say beside one another: ratios to the floors, and the best batch under a latency."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +40,7 @@ class Line:
 
 def lines(rows: Sequence[Row]) -> Iterator[Line]:
     """A line for every case that the engine ran, in the order of the run."""
-    for name in dict.fromkeys(row["case"] for row in rows if row["what"] == ENGINE):
+    for name in dict.fromkeys(row["case"] for row in rows if row["what"] == ENGINE and "ms" in row):
 
         def of(what: str, name: object = name) -> Row | None:
             return find(rows, what=what, case=name)
@@ -79,7 +80,7 @@ def _best(group: Sequence[Line], kind: str, latency_ms: float) -> tuple[float, i
     rates = [
         (line.case["batch"] / row["ms"] * 1e3, line.case["batch"])
         for line in group
-        if (row := getattr(line, kind)) is not None and row["ms"] <= latency_ms
+        if (row := getattr(line, kind)) is not None and row.get("ms", math.inf) <= latency_ms
     ]
     return max(rates, default=None)
 
@@ -87,5 +88,5 @@ def _best(group: Sequence[Line], kind: str, latency_ms: float) -> tuple[float, i
 def ablated(rows: Sequence[Row]) -> Iterator[tuple[str, Row, Row]]:
     """What was left out, the engine's row without it, and the engine's row with everything."""
     for row in rows:
-        if "against" in row and (whole := find(rows, what=row["against"], case=row["of"])) is not None:
+        if "against" in row and "ms" in row and (whole := find(rows, what=row["against"], case=row["of"])) is not None:
             yield row["what"].removeprefix("engine without "), row, whole

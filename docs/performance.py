@@ -92,7 +92,7 @@ def _verdict(found: Sequence[Line]) -> Iterator[str]:
             missed.append(
                 f"- context {line.case['context']}, batch {line.case['batch']}: {' and '.join(over)}{_lost(line)}"
             )
-    measured = [line for line in found if line.floor is not None]
+    measured = [line for line in found if line.over_floor is not None]
     if not measured:
         return
     if missed:
@@ -124,7 +124,7 @@ def _phases(line: Line) -> tuple[str, str]:
 
 def _floor_phases(line: Line) -> tuple[float, float] | None:
     floor, case = line.floor, line.case
-    if floor is None:
+    if floor is None or "ms" not in floor:
         return None
     prefill_tokens = case["batch"] * case["context"]
     decode_tokens = (case["levels"] - 1) * case["batch"] * case["beam"]
@@ -159,7 +159,7 @@ def _ablation_table(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _breakdown_tables(rows: Sequence[Row]) -> Iterator[str]:
-    profiled = [row for row in rows if row["what"] == "profile"]
+    profiled = [row for row in rows if "phases_ms" in row]
     if profiled:
         yield "### Where the time goes\n"
         yield "One profiled batch of each case, ms by kernel family; profiling makes it slower.\n"
@@ -238,7 +238,8 @@ def _codec(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _catalog(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## Building a catalog\n\n{report['items']:,} items, {report['machine']}; seconds.\n"
+    note = f" ({report['note']})" if "note" in report else ""
+    yield f"## Building a catalog\n\n{report['items']:,} items, {report['machine']}; seconds{note}.\n"
     steps = report["steps"].items()
     yield from _table(
         ("step", "wall", "CPU"), [(name.replace("_", " "), step["wall_s"], step["cpu_s"]) for name, step in steps]
