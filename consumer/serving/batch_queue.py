@@ -7,6 +7,8 @@ from consumer.serving.batcher import Batch, Batcher, EngineTime
 from consumer.serving.in_flight import InFlight
 from consumer.serving.settings import BatchSettings
 
+_DONE_POLL_S = 0.00025
+
 
 class BatchQueue:
     """``expired`` is called with every request that waited past its deadline, from whichever thread noticed."""
@@ -46,6 +48,21 @@ class BatchQueue:
                 if batch := self._batcher.take(now, idle=idle):
                     return batch
                 self._changed.wait(self._batcher.due_in(now))
+            return None
+
+    def next_beside(self, until: float, done: Callable[[], bool]) -> Batch[InFlight] | None:
+        """The batch after the one that runs: a full one at once, from ``until`` on any.
+
+        None once the running one is ``done``, and once the queue is closed.
+        """
+        with self._changed:
+            while not self._closed and not done():
+                now = self._clock()
+                if late := self._batcher.expire(now):
+                    self._expired(late)
+                if (self._batcher.full or now >= until) and (batch := self._batcher.take(now, idle=True)):
+                    return batch
+                self._changed.wait(_DONE_POLL_S)
             return None
 
     def sweep(self) -> float | None:

@@ -59,6 +59,11 @@ class Batcher(Generic[T]):
     def __len__(self) -> int:
         return len(self._queue)
 
+    @property
+    def full(self) -> bool:
+        """A batch is due that no waiting can make larger."""
+        return len(self._queue) >= self._settings.max_requests or self.tokens >= self._settings.max_tokens
+
     def add(self, item: T) -> None:
         key = next(self._keys)
         self._queue[key] = item

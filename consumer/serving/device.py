@@ -1,12 +1,27 @@
 """The device thread: takes batches, runs the engine, hands the answers on."""
 
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from consumer.serving.batch_queue import BatchQueue
 from consumer.serving.batcher import Batch
 from consumer.serving.in_flight import InFlight, Outcome
 from consumer.serving.observer import ServingObserver
-from consumer.serving.recaller import Recaller, recall_isolated
+from consumer.serving.recaller import Attempt, Recaller
+
+BATCHES_IN_ENGINE = 2
+"""One runs; the other is there when it ends, so that the device never waits for the host."""
+
+GATHERING_SHARE = 0.7
+"""So much of a batch's expected time the next one gathers requests; then it is prepared beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    batch: Batch[InFlight]
+    attempt: Attempt
+    started: float
 
 
 class DeviceLoop:
@@ -26,24 +41,46 @@ class DeviceLoop:
         self._answer = answer
         self._observer = observer
         self._clock = clock
+        self._in_engine: deque[_Running] = deque()
+        self._idle = True
+        self._freed = 0.0
 
     def run(self) -> None:
-        """Serve until the queue is closed. Raises DeviceError."""
-        idle = True
-        while batch := self._queue.next(idle=idle):
-            self._serve(batch)
-            idle = not len(self._queue)
+        """Serve until the queue is closed and what it gave is answered. Raises DeviceError."""
+        while True:
+            batch = self._next()
+            if batch is not None:
+                self._start(batch)
+            if batch is None or len(self._in_engine) == BATCHES_IN_ENGINE:
+                if not self._in_engine:
+                    return
+                self._finish(self._in_engine.popleft())
 
-    def _serve(self, batch: Batch[InFlight]) -> None:
+    def _next(self) -> Batch[InFlight] | None:
+        if not self._in_engine:
+            return self._queue.next(idle=self._idle)
+        running = self._in_engine[0]
+        expected = GATHERING_SHARE * self._queue.engine_time.seconds
+        return self._queue.next_beside(max(running.started, self._freed) + expected, lambda: running.attempt.done)
+
+    def _start(self, batch: Batch[InFlight]) -> None:
         self._observer.batch_closed(len(batch.items), batch.tokens, batch.reason)
-        self.running = len(batch.items)
+        self.running += len(batch.items)
         started = self._clock()
+        for item in batch.items:
+            item.started = started
         requests = [item.request for item in batch.items if item.request is not None]
-        answers = recall_isolated(self._engine, requests, self._observer.batch_failed)
-        seconds = self._clock() - started
+        attempt = Attempt(self._engine, requests, self._observer.batch_failed)
+        self._in_engine.append(_Running(batch, attempt, started))
+
+    def _finish(self, running: _Running) -> None:
+        answers = running.attempt.answers()
+        now = self._clock()
+        seconds = now - max(running.started, self._freed)  # it had the device to itself only when the last was done
+        self._freed = now
         self._queue.engine_time.observe(seconds)
         self._observer.batch_finished(seconds)
-        self.running = 0
-        for item, answer in zip(batch.items, answers, strict=True):
-            item.started = started
+        self.running -= len(running.batch.items)
+        for item, answer in zip(running.batch.items, answers, strict=True):
             self._answer(Outcome(item, answer, "recall"))
+        self._idle = not len(self._queue)

@@ -7,6 +7,8 @@ from typing import Protocol
 from engine.errors import DeviceError, RequestError
 from engine.request import RecallRequest, RecallResult
 
+Answer = RecallResult | RequestError
+
 log = logging.getLogger(__name__)
 
 
@@ -17,8 +19,19 @@ class ModelInfo(Protocol):
     def levels(self) -> Sequence[object]: ...
 
 
+class Running(Protocol):
+    """Requests in the engine."""
+
+    @property
+    def done(self) -> bool:
+        """The engine has finished: ``collect`` will not wait."""
+
+    def collect(self) -> list[Answer]:
+        """Wait; one answer per request, in order. Raises DeviceError if the device is lost, anything else is a bug."""
+
+
 class Recaller(Protocol):
-    """``engine.recall_engine.RecallEngine``; ``recall`` is called from one thread, the others from another."""
+    """``engine.recall_engine.RecallEngine``; ``submit`` is called from one thread, the others from another."""
 
     @property
     def spec(self) -> ModelInfo: ...
@@ -29,31 +42,51 @@ class Recaller(Protocol):
     def estimate_tokens(self, request: RecallRequest) -> int:
         """Context tokens, at most."""
 
-    def recall(self, requests: Sequence[RecallRequest]) -> list[RecallResult | RequestError]:
-        """One answer per request, in order. Raises DeviceError when the device is lost, anything else is a bug."""
+    def submit(self, requests: Sequence[RecallRequest]) -> Running:
+        """Start on the requests; more may be submitted before they are collected.
+
+        Raises DeviceError when the device is lost, anything else is a bug.
+        """
 
 
-def recall_isolated(
-    engine: Recaller, requests: Sequence[RecallRequest], on_failure: Callable[[int], None]
-) -> list[RecallResult | RequestError]:
-    """One answer per request; if the engine raises, halves are tried until only the culprits are answered ``internal``.
+class Attempt:
+    """A batch in the engine. If the engine raises, halves are tried until only the culprits are answered ``internal``.
 
-    ``on_failure`` hears the size of every part that failed. Raises DeviceError.
+    ``on_failure`` hears the size of every part that failed.
     """
-    try:
-        answers = engine.recall(requests)
-        if len(answers) != len(requests):
-            raise RuntimeError(f"the engine gave {len(answers)} answers to {len(requests)} requests")
-    except DeviceError:
-        raise
-    except Exception as error:
-        on_failure(len(requests))
-        if len(requests) == 1:
-            log.exception("the engine failed on a request")
-            return [RequestError("internal", f"the engine failed: {type(error).__name__}")]
-        half = len(requests) // 2
-        return [
-            *recall_isolated(engine, requests[:half], on_failure),
-            *recall_isolated(engine, requests[half:], on_failure),
-        ]
-    return answers
+
+    def __init__(self, engine: Recaller, requests: Sequence[RecallRequest], on_failure: Callable[[int], None]) -> None:
+        """Submit it. Raises DeviceError."""
+        self._engine, self._requests, self._on_failure = engine, requests, on_failure
+        self._started: Running | Exception
+        try:
+            self._started = engine.submit(requests)
+        except DeviceError:
+            raise
+        except Exception as error:
+            self._started = error
+
+    @property
+    def done(self) -> bool:
+        """The engine needs no more time for it."""
+        return isinstance(self._started, Exception) or self._started.done
+
+    def answers(self) -> list[Answer]:
+        """Wait; one answer per request, in order. Raises DeviceError."""
+        try:
+            if isinstance(self._started, Exception):
+                raise self._started
+            answers = self._started.collect()
+            if len(answers) != len(self._requests):
+                raise RuntimeError(f"the engine gave {len(answers)} answers to {len(self._requests)} requests")
+        except DeviceError:
+            raise
+        except Exception as error:
+            self._on_failure(len(self._requests))
+            if len(self._requests) == 1:
+                log.exception("the engine failed on a request")
+                return [RequestError("internal", f"the engine failed: {type(error).__name__}")]
+            half = len(self._requests) // 2
+            parts = self._requests[:half], self._requests[half:]
+            return [answer for part in parts for answer in Attempt(self._engine, part, self._on_failure).answers()]
+        return answers

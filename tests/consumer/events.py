@@ -13,6 +13,7 @@ class Events(NullObserver):
     def __init__(self) -> None:
         self.count: Counter[str] = Counter()
         self.batches: list[tuple[int, int, CloseReason]] = []
+        self.seconds: list[float] = []
         self._lock = threading.Lock()
 
     def _add(self, name: str, by: int = 1) -> None:
@@ -30,6 +31,9 @@ class Events(NullObserver):
 
     def batch_closed(self, requests: int, tokens: int, reason: CloseReason) -> None:
         self.batches.append((requests, tokens, reason))
+
+    def batch_finished(self, seconds: float) -> None:
+        self.seconds.append(seconds)
 
     def batch_failed(self, requests: int) -> None:
         self._add("batch_failed")

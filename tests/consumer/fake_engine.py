@@ -39,6 +39,17 @@ def result_for(request: RecallRequest) -> RecallResult:
     )
 
 
+@dataclass(frozen=True)
+class Finished:
+    """A batch that the engine answered while it was submitted."""
+
+    answers: list[RecallResult | RequestError]
+    done: bool = True
+
+    def collect(self) -> list[RecallResult | RequestError]:
+        return self.answers
+
+
 @dataclass
 class FakeEngine:
     """Answers at once unless told otherwise.
@@ -64,6 +75,9 @@ class FakeEngine:
 
     def estimate_tokens(self, request: RecallRequest) -> int:
         return self.sizing(request)
+
+    def submit(self, requests: Sequence[RecallRequest]) -> "Finished":
+        return Finished(self.recall(requests))
 
     def recall(self, requests: Sequence[RecallRequest]) -> list[RecallResult | RequestError]:
         self.batches.append(len(requests))

@@ -1,0 +1,257 @@
+"""The device thread with an engine that runs several batches at a time."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import cast
+
+import numpy as np
+import pytest
+
+from consumer.serving.batch_queue import BatchQueue
+from consumer.serving.device import DeviceLoop
+from consumer.serving.in_flight import InFlight, Outcome
+from consumer.serving.recaller import Answer, Recaller
+from consumer.serving.settings import BatchSettings
+from engine.errors import DeviceError, RequestError
+from engine.request import BeamPolicy, RecallRequest, RecallResult
+from tests.consumer.events import Events
+from tests.consumer.fake_engine import FakeEngine, result_for
+from tests.consumer.waiting import eventually
+
+FAR = 1e12
+
+
+@dataclass
+class Batch:
+    """A batch in the engine; it ends when the test says so."""
+
+    requests: Sequence[RecallRequest]
+    fault: Exception | None = None
+    finished: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def names(self) -> list[int]:
+        return [name_of(request) for request in self.requests]
+
+    @property
+    def done(self) -> bool:
+        return self.finished.is_set()
+
+    def collect(self) -> list[Answer]:
+        self.finished.wait()
+        if self.fault is not None:
+            raise self.fault
+        return [result_for(request) for request in self.requests]
+
+
+@dataclass
+class Engine(FakeEngine):
+    """``faulty``: batches that hold this request raise when they are collected, or ``at_submit``.
+
+    ``at_once``: batches end while they are submitted.
+    """
+
+    submitted: list[Batch] = field(default_factory=list)
+    faulty: int | None = None
+    fault_of: Callable[[], Exception] = ZeroDivisionError
+    at_submit: bool = False
+    at_once: bool = False
+
+    def submit(self, requests: Sequence[RecallRequest]) -> Batch:  # type: ignore[override]  # runs on, unlike its base
+        batch = Batch(requests)
+        if self.faulty in batch.names:
+            batch.fault = self.fault_of()
+            if self.at_submit:
+                raise batch.fault
+        if self.at_once:
+            batch.finished.set()
+        self.submitted.append(batch)
+        return batch
+
+
+def request_of(name: int) -> RecallRequest:
+    return RecallRequest(BeamPolicy((1, 1, 1)), top_k=1, history=np.array([name]))
+
+
+def name_of(request: RecallRequest) -> int:
+    assert request.history is not None
+    return int(request.history[0])
+
+
+@dataclass(eq=False)
+class Waiting:
+    """Only what the queue and the device thread look at."""
+
+    request: RecallRequest
+    tokens: int = 1
+    admitted: float = field(default_factory=time.monotonic)
+    deadline: float = FAR
+    started: float | None = None
+
+
+@dataclass
+class Loop:
+    engine: Engine
+    queue: BatchQueue
+    device: DeviceLoop
+    events: Events
+    outcomes: list[Outcome]
+    error: list[BaseException] = field(default_factory=list)
+
+    def add(self, *names: int) -> None:
+        self.queue.add([cast(InFlight, Waiting(request_of(name))) for name in names])
+
+    def submitted(self) -> list[list[int]]:
+        return [batch.names for batch in self.engine.submitted]
+
+    def answered(self) -> list[int]:
+        return [name_of(cast(RecallRequest, outcome.item.request)) for outcome in self.outcomes]
+
+    def has_answered(self, count: int) -> bool:
+        return len(self.outcomes) == count
+
+    def run(self) -> None:
+        try:
+            self.device.run()
+        except BaseException as error:  # the test looks at it
+            self.error.append(error)
+
+
+@contextmanager
+def loop(engine_seconds: float = 0.0, engine: Engine | None = None, **settings: float) -> Iterator[Loop]:
+    """A running device thread whose batches are expected to take ``engine_seconds``."""
+    engine, events, outcomes = engine or Engine(), Events(), list[Outcome]()
+    queue = BatchQueue(BatchSettings.model_validate(settings), time.monotonic, lambda _: None)
+    queue.engine_time.observe(engine_seconds)
+    device = DeviceLoop(cast(Recaller, engine), queue, outcomes.append, events, time.monotonic)
+    made = Loop(engine, queue, device, events, outcomes)
+    thread = threading.Thread(target=made.run)
+    thread.start()
+    try:
+        yield made
+    finally:
+        queue.close()
+        engine.at_once = True
+        for batch in engine.submitted:
+            batch.finished.set()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_a_second_batch_is_submitted_while_the_first_runs_and_a_third_is_not() -> None:
+    with loop() as made:
+        made.add(1)
+        eventually(lambda: made.submitted() == [[1]])
+        made.add(2)
+        eventually(lambda: made.submitted() == [[1], [2]])
+        made.add(3)
+        assert made.device.running == 2
+        made.engine.submitted[0].finished.set()
+        eventually(lambda: made.submitted() == [[1], [2], [3]])
+        assert made.answered() == [1]
+        made.engine.submitted[2].finished.set()
+        made.engine.submitted[1].finished.set()
+        eventually(lambda: made.answered() == [1, 2, 3])
+        eventually(lambda: made.device.running == 0)
+
+
+def test_the_next_batch_gathers_while_the_running_one_has_long_to_go() -> None:
+    with loop(engine_seconds=1.0, window_ms=0) as made:
+        made.add(1)
+        eventually(lambda: made.submitted() == [[1]])
+        for name in (2, 3, 4):
+            made.add(name)
+        eventually(lambda: len(made.submitted()) == 2)
+        assert made.submitted() == [[1], [2, 3, 4]]
+
+
+def test_a_full_batch_does_not_wait() -> None:
+    with loop(engine_seconds=1e6, max_requests=2) as made:
+        made.add(1)
+        eventually(lambda: made.submitted() == [[1]])
+        made.add(2)
+        made.add(3)
+        eventually(lambda: made.submitted() == [[1], [2, 3]])
+
+
+def test_a_batch_that_ends_early_is_answered_at_once() -> None:
+    with loop(engine_seconds=1e6) as made:
+        made.add(1)
+        eventually(lambda: made.submitted() == [[1]])
+        made.engine.submitted[0].finished.set()
+        eventually(lambda: made.answered() == [1])
+
+
+def test_an_engine_that_answers_while_it_is_asked_runs_one_batch_at_a_time() -> None:
+    with loop(engine_seconds=1e6, engine=Engine(at_once=True)) as made:
+        for name in range(5):
+            made.add(name)
+            eventually(partial(made.has_answered, name + 1))
+        assert made.submitted() == [[0], [1], [2], [3], [4]]
+
+
+def test_only_the_culprit_of_a_batch_is_answered_internal_and_its_neighbour_in_the_engine_is_not_touched() -> None:
+    with loop(engine=Engine(faulty=12), max_requests=4) as made:
+        made.add(11, 12, 13, 14)
+        eventually(lambda: len(made.submitted()) == 1)
+        made.add(20)
+        eventually(lambda: len(made.submitted()) == 2)
+        made.engine.at_once = True
+        for batch in made.engine.submitted:
+            batch.finished.set()
+        eventually(lambda: len(made.answered()) == 5)
+        assert made.answered() == [11, 12, 13, 14, 20]
+        codes = [getattr(outcome.answer, "code", "ok") for outcome in made.outcomes]
+        assert codes == ["ok", "internal", "ok", "ok", "ok"]
+        assert made.submitted() == [[11, 12, 13, 14], [20], [11, 12], [11], [12], [13, 14]]
+        assert made.events.count["batch_failed"] == 3
+
+
+@pytest.mark.parametrize("when", ["submit", "collect"])
+def test_a_lost_device_ends_the_thread_with_nothing_answered(when: str) -> None:
+    engine = Engine(faulty=1, fault_of=lambda: DeviceError("lost"), at_submit=when == "submit")
+    with loop(engine=engine) as made:
+        made.add(1)
+        if when == "collect":
+            eventually(lambda: len(made.submitted()) == 1)
+            made.add(2)
+            eventually(lambda: len(made.submitted()) == 2)
+            made.engine.submitted[1].finished.set()
+            made.engine.submitted[0].finished.set()
+        eventually(lambda: made.error)
+        assert isinstance(made.error[0], DeviceError)
+        assert made.outcomes == []
+
+
+def test_what_is_in_the_engine_when_the_queue_closes_is_answered() -> None:
+    with loop() as made:
+        made.add(1)
+        eventually(lambda: len(made.submitted()) == 1)
+        made.add(2)
+        eventually(lambda: len(made.submitted()) == 2)
+        made.queue.close()
+        for batch in made.engine.submitted:
+            batch.finished.set()
+        eventually(lambda: made.answered() == [1, 2])
+        assert all(isinstance(outcome.answer, RecallResult) for outcome in made.outcomes)
+        assert not any(isinstance(outcome.answer, RequestError) for outcome in made.outcomes)
+
+
+def test_the_time_of_a_batch_begins_when_the_one_before_it_ends() -> None:
+    with loop() as made:
+        made.add(1)
+        eventually(lambda: len(made.submitted()) == 1)
+        made.add(2)
+        eventually(lambda: len(made.submitted()) == 2)
+        begin = time.monotonic()
+        eventually(lambda: time.monotonic() - begin > 0.2)
+        made.engine.submitted[0].finished.set()
+        made.engine.submitted[1].finished.set()
+        eventually(lambda: made.answered() == [1, 2])
+        first, second = made.events.seconds
+        assert first > 0.2
+        assert second < 0.1
