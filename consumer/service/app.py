@@ -109,13 +109,14 @@ def _wait_for_catalog(catalogs: "CatalogStore") -> None:
 
 
 def _warm_up(engine: "RecallEngine", settings: ServiceSettings) -> None:
-    """Run the default beam a few times, so that the first request finds kernels compiled and memory allocated."""
+    """Capture graphs, then run the default beam: the first request finds kernels compiled and memory allocated."""
     import numpy as np
 
     from engine.errors import RequestError
     from engine.request import BeamPolicy, RecallRequest
 
     begin = time.monotonic()
+    engine.warm_up()
     size = min(WARM_UP_TOKENS, engine.spec.max_context_tokens)
     width = max(settings.recall.width, settings.recall.top_k)
     request = RecallRequest(
