@@ -7,6 +7,7 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from consumer.fleet.status import RESTARTS, RESTARTS_HELP
 from consumer.service.metrics import Metrics
 from consumer.service.settings import ENV_DELIMITER, ENV_PREFIX, ServiceSettings, settings_of
 from docs.performance import performance_page
@@ -27,7 +28,8 @@ A setting comes from the first of these that gives it:
 
 A name that is no setting is an error in each of them, and so is any other variable that begins with `{ENV_PREFIX}`.
 Lists and maps are JSON in flags and in the environment. `recallstream serve --check` validates everything and stops;
-the settings in effect are logged at start and shown on the status page, secrets masked.
+the settings in effect are logged at start and shown on the status page, secrets masked. `--gpus` is a flag of its own
+([several GPUs](operations.md#several-gpus-of-one-machine)).
 [`deploy/recallstream.toml`](../deploy/recallstream.toml) is a file to start from."""
 
 METRICS_HEAD = f"""# Metrics
@@ -36,7 +38,8 @@ METRICS_HEAD = f"""# Metrics
 
 On `/metrics`, in the Prometheus format. Label values come from short fixed lists and the partitions assigned, so the
 number of series does not grow with traffic. [`deploy/grafana.json`](../deploy/grafana.json) is a dashboard over them,
-[`deploy/alerts.yaml`](../deploy/alerts.yaml) holds alert rules.
+[`deploy/alerts.yaml`](../deploy/alerts.yaml) holds alert rules. With `serve --gpus` each series has one more label, `gpu`,
+and there is the counter `{RESTARTS}_total`: {RESTARTS_HELP}
 
 | metric | type | labels | meaning |
 |---|---|---|---|"""
