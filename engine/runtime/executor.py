@@ -41,12 +41,13 @@ class Executor:
 
         Where the device's memory ends, the rest is left out.
         """
+        memory = self._blank(max((shape.layout().nbytes for shape in prefills), default=0))
+        inputs = self._blank(max((shape.inputs().nbytes for shape in searches), default=0))
         try:
             for shape in sorted(prefills, key=lambda shape: shape.tokens):
-                self._prefill_graphs.append(PrefillGraph.of(self._stages, shape, of_prefill, self._device))
+                self._prefill_graphs.append(PrefillGraph.of(self._stages, shape, of_prefill, memory))
             for search in sorted(searches, key=lambda shape: shape.work):
-                inputs = hidden[: search.requests]
-                self._search_graphs.append(SearchGraph.of(self._stages, search, of_search, inputs))
+                self._search_graphs.append(SearchGraph.of(self._stages, search, of_search, inputs, hidden))
         except torch.OutOfMemoryError as error:
             log.warning("%d graphs are captured, for more there is no memory: %s", self.stats()["graphs"], error)
 
@@ -74,6 +75,9 @@ class Executor:
             return shape, graph.run(host, hidden, tries)
         self._counts["eager_searches"] += 1
         return shape, self._stages.search(shape, self._upload(host), hidden, tries)
+
+    def _blank(self, nbytes: int) -> Tensor:
+        return torch.zeros(nbytes, dtype=torch.uint8, device=self._device)
 
     def _upload(self, host: Tensor) -> Tensor:
         return host.to(self._device, non_blocking=True)

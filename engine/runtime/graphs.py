@@ -34,7 +34,7 @@ class CudaCapture:
 
 @dataclass(slots=True)
 class PrefillGraph:
-    """A prefill over memory of its own."""
+    """A prefill over ``memory``, which graphs that do not run at the same time may share."""
 
     shape: PrefillShape
     memory: Tensor
@@ -42,8 +42,9 @@ class PrefillGraph:
     _replay: Callable[[], None] = field(init=False)
 
     @classmethod
-    def of(cls, stages: Stages, shape: PrefillShape, capture: Capture, device: torch.device) -> "PrefillGraph":
-        graph = cls(shape, torch.zeros(shape.layout().nbytes, dtype=torch.uint8, device=device))
+    def of(cls, stages: Stages, shape: PrefillShape, capture: Capture, memory: Tensor) -> "PrefillGraph":
+        """``memory``: uint8, at least as long as the shape's input."""
+        graph = cls(shape, memory[: shape.layout().nbytes].zero_())
         shape.over(graph.memory)[0].slots.fill_(-1)
         graph._replay, graph.output = capture(lambda: stages.prefill(shape, graph.memory))
         return graph
@@ -57,7 +58,7 @@ class PrefillGraph:
 
 @dataclass(slots=True)
 class SearchGraph:
-    """A search over memory of its own."""
+    """A search over ``memory`` and ``hidden``, which graphs that do not run at the same time may share."""
 
     shape: SearchShape
     memory: Tensor
@@ -67,14 +68,13 @@ class SearchGraph:
     _replay: Callable[[], None] = field(init=False)
 
     @classmethod
-    def of(cls, stages: Stages, shape: SearchShape, capture: Capture, hidden: Tensor) -> "SearchGraph":
-        """``hidden``: what the search reads its hidden states from, ``[R, H]``."""
-        device = hidden.device
+    def of(cls, stages: Stages, shape: SearchShape, capture: Capture, memory: Tensor, hidden: Tensor) -> "SearchGraph":
+        """``memory``: uint8, at least as long as the shape's input; ``hidden``: at least as many rows ``[R, H]``."""
         graph = cls(
             shape,
-            torch.zeros(shape.inputs().nbytes, dtype=torch.uint8, device=device),
-            hidden,
-            [_one_item_trie(shape.requests, device)] * len(shape.widths),
+            memory[: shape.inputs().nbytes].zero_(),
+            hidden[: shape.requests],
+            [_one_item_trie(shape.requests, memory.device)] * len(shape.widths),
         )
         graph._fill_in()
         graph._replay, graph.output = capture(lambda: stages.search(shape, graph.memory, graph.hidden, graph.tries))

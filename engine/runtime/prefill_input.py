@@ -13,6 +13,8 @@ from engine.model.decoder import ContextTable, PackedPrompts
 from engine.runtime.layout import Layout, host_memory
 from engine.settings import PAGE_TOKENS
 
+_IN_PAGE = np.arange(PAGE_TOKENS, dtype=np.int32)
+
 
 @dataclass(frozen=True, slots=True)
 class PrefillShape:
@@ -58,23 +60,23 @@ def pack_prompts(
     layout = shape.layout()
     memory = host_memory(layout.nbytes, device)
     into = {name: tensor.numpy() for name, tensor in layout.over(memory).items()}
-    lengths = np.array([len(prompt) for prompt in tokens], dtype=np.int32)
-    count, total = len(tokens), int(lengths.sum())
-    owner = np.repeat(np.arange(count), lengths)
-
-    begin = into["begin"]
-    begin[0] = 0
-    np.cumsum(lengths, out=begin[1 : count + 1])
-    begin[count + 1 :] = total
-    fill(into["last"], begin[1 : count + 1] - 1, 0)
-    np.minimum(np.arange(shape.requests + 1), count, out=into["last_begin"], casting="unsafe")
-    fill(into["length"], lengths, 0)
-    page_table = into["page_table"]
-    fill_rows(page_table, pages, 0)
-    fill(into["tokens"], np.concatenate(tokens), 0)
-    positions = np.arange(total, dtype=np.int32) - begin[owner]
-    fill(into["positions"], positions, 0)
-    fill(into["slots"], page_table[owner, positions // PAGE_TOKENS] * PAGE_TOKENS + positions % PAGE_TOKENS, -1)
+    count, total = len(tokens), 0
+    into["begin"][0] = 0
+    for request, (prompt, held) in enumerate(zip(tokens, pages, strict=True)):
+        here = slice(total, total + len(prompt))
+        into["tokens"][here] = prompt
+        into["positions"][here] = np.arange(len(prompt))
+        into["slots"][here] = (held[:, None] * PAGE_TOKENS + _IN_PAGE).ravel()[: len(prompt)]
+        total += len(prompt)
+        into["begin"][request + 1] = total
+    into["tokens"][total:] = 0
+    into["positions"][total:] = 0
+    into["slots"][total:] = -1
+    into["begin"][count + 1 :] = total
+    into["last_begin"][:] = np.minimum(np.arange(shape.requests + 1), count)
+    fill(into["last"], into["begin"][1 : count + 1] - 1, 0)
+    fill(into["length"], np.diff(into["begin"][: count + 1]), 0)
+    fill_rows(into["page_table"], pages, 0)
     return memory
 
 

@@ -63,5 +63,8 @@ def _excluded(request: RecallRequest, catalog: ResidentCatalog, prompt: BuiltPro
     found = catalog.lookup(request.exclude) if len(request.exclude) else _NO_ITEMS
     if request.exclude_history:
         found = np.concatenate([found, prompt.items])
-    items = np.unique(found[found >= 0])
-    return items[catalog.passes(items, request.filter)]
+    items = np.sort(found[found >= 0])
+    items = items[np.diff(items, prepend=-1) > 0]
+    return (
+        items if catalog.live_total(request.filter) == catalog.items else items[catalog.passes(items, request.filter)]
+    )

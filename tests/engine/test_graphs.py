@@ -14,7 +14,7 @@ from torch import Tensor
 
 from engine.recall_engine import RecallEngine
 from engine.request import BeamPolicy, RecallRequest, TagFilter
-from engine.runtime.buckets import page_buckets, request_buckets, round_up, token_buckets, width_buckets
+from engine.runtime.buckets import EXCLUDED, page_buckets, request_buckets, round_up, token_buckets, width_buckets
 from engine.runtime.graph_plan import prefill_shapes, search_shapes
 from engine.runtime.graphs import SearchGraph
 from engine.runtime.plan import BatchLimits
@@ -188,7 +188,7 @@ def test_the_cheapest_graphs_are_captured_and_no_more_than_allowed() -> None:
     every = search_shapes(settings.model_copy(update={"max_graphs": 10_000}), limits, 3, 40_000, 0)
     assert len(set(every)) == len(every)
     assert shapes == every[: len(shapes)]
-    assert SearchShape(1, (20, 300, 900), 900, 10, 4096, vocab=False) in every
+    assert SearchShape(1, (20, 300, 900), 900, 10, EXCLUDED, vocab=False) in every
     assert not any(shape.vocab or shape.requests * max(shape.widths) > settings.max_batch_rows for shape in every)
     with_vocab = search_shapes(
         settings.model_copy(update={"max_graphs": 10_000, "graph_vocab": True}), limits, 3, 40_000, 0
