@@ -1,4 +1,4 @@
-"""A request-reply client: ``async with RecallClient(kafka) as client: await client.recall(history=[1, 2, 3])``."""
+"""A request-reply client: ``async with RecallClient("host:9092") as client: await client.recall(history=[1, 2])``."""
 
 import asyncio
 import time
@@ -34,12 +34,16 @@ class RecallTimeoutError(RecallstreamError, TimeoutError):
 class RecallClient:
     """Sends requests and awaits their replies, many at a time; belongs to the event loop that entered it.
 
-    ``reply_partition``: have replies sent to this partition of the reply topic and read only that one, where many
-    clients share the topic; by default all its partitions are read. ``timeout`` is in seconds. Raises
-    ``TransportError`` if the settings are refused.
+    ``kafka``: settings, or only the brokers as ``"host:port,..."``. ``reply_partition``: have replies sent to this
+    partition of the reply topic and read only that one, where many clients share the topic; by default all its
+    partitions are read. ``timeout`` is in seconds. Raises ``TransportError`` for settings that librdkafka refuses.
     """
 
-    def __init__(self, kafka: KafkaSettings, *, reply_partition: int | None = None, timeout: float = 10.0) -> None:
+    def __init__(
+        self, kafka: KafkaSettings | str, *, reply_partition: int | None = None, timeout: float = 10.0
+    ) -> None:
+        if isinstance(kafka, str):
+            kafka = KafkaSettings(bootstrap_servers=kafka)
         self._timeout = timeout
         self._pending: dict[bytes, asyncio.Future[bytes | None]] = {}
         self._failure: TransportError | None = None
