@@ -34,9 +34,12 @@ def film_release(data: MovieLens, model: Path, label: str, withdrawn: Collection
     """The films as a catalog version, named by its content. ``withdrawn`` ids keep their SID and are not recallable.
 
     Tags are ``genre:Comedy`` and ``decade:1990s``; fields ``title``, ``year``, ``genres`` and ``edition`` (the label).
-    Raises DataError if the model's item table is about other data.
+    Raises DataError if the model's item table is not there or is about other data.
     """
-    table = pq.read_table(model / ITEMS)
+    try:
+        table = pq.read_table(model / ITEMS)
+    except OSError as error:
+        raise DataError(f"{model / ITEMS}: {error.strerror or 'no such file'}") from error
     ids = table["item_id"].to_numpy().astype(np.int64)
     if not np.array_equal(np.sort(ids), np.arange(1, data.items + 1)):
         raise DataError(f"{model / ITEMS} has other items than the data, which has {data.items}: not the same data set")

@@ -6,7 +6,8 @@ import signal
 import tempfile
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,7 @@ PARTITIONS = 2
 WIDTH = 50
 TIMEOUT_S = 30.0
 ALIVE_CHECK_S = 0.5
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ def _start(
         topics = {kafka.request_topic: PARTITIONS, kafka.reply_topic: 1, kafka.dead_letter_topic: 1}
         broker = stage.enter_context(MockCluster(topics))
         kafka = kafka.model_copy(update={"bootstrap_servers": broker.bootstrap_servers})
-        redis = stage.enter_context(EmbeddedRedis())
+        with interrupts_held():
+            redis = stage.enter_context(EmbeddedRedis())
         catalog = CatalogSettings(url=SecretStr(redis.url))
         owner = stage.enter_context(CatalogOwner(catalog, INSTANCE))
         owner.publish(base)
@@ -94,9 +97,24 @@ def _start(
             "RECALL__TOP_K": TOP_K,
             "RECALL__WIDTH": WIDTH,
         }
-        service = stage.enter_context(ServiceProcess(settings, log))
+        with interrupts_held():
+            service = stage.enter_context(ServiceProcess(settings, log))
         service.wait_until_ready()
     return kafka, owner, service
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """SIGINT and SIGTERM take effect at the end of the block: in the middle of a Popen they would leave its process."""
+    held: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: held.append(number)) for number in _INTERRUPTS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if held:
+            signal.raise_signal(held[0])
 
 
 async def _play(
