@@ -38,7 +38,7 @@ def check_recall(answers: Sequence[Answer], data: MovieLens, order: IdArray) -> 
     model, _ = hit_rate_and_ndcg([np.array(answer.items, np.int64) for answer in answers], targets, TOP_K)
     lists = [most_popular(order, data.history(answer.user)[:-1], TOP_K) for answer in answers]
     popular, _ = hit_rate_and_ndcg(lists, targets, TOP_K)
-    detail = f"HR@10 {model:.3f} against {popular:.3f}, {len(targets)} users"
+    detail = f"HR@10 {model:.3f}, by popularity {popular:.3f}; {len(targets)} users"
     return Check("recall beats popularity", model > popular, detail)
 
 

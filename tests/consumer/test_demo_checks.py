@@ -56,7 +56,7 @@ def test_answered_names_the_first_fault() -> None:
 def test_recall_holds_if_the_model_hits_more_than_the_popular_list(data: MovieLens) -> None:
     check = check_recall([answer(30), answer(user=1)], data, ORDER)
     assert check.passed
-    assert "HR@10 0.500 against 0.000, 2 users" in check.detail
+    assert "HR@10 0.500, by popularity 0.000; 2 users" in check.detail
 
 
 def test_recall_fails_if_popularity_is_as_good(data: MovieLens) -> None:
@@ -69,7 +69,7 @@ def test_recall_fails_if_popularity_is_as_good(data: MovieLens) -> None:
 def test_the_popular_list_leaves_out_the_history_too(data: MovieLens) -> None:
     # 4 films of the history come first, then 9 others, then the target: tenth once the history is out
     order = np.array([*HISTORY, *range(5, 14), 30, *range(14, 30), *range(31, FILMS + 1)])
-    assert "against 1.000" in check_recall([answer()], data, order).detail
+    assert "by popularity 1.000" in check_recall([answer()], data, order).detail
 
 
 def test_live_holds_for_items_of_the_version_that_the_reply_names(data: MovieLens) -> None:
