@@ -1,6 +1,8 @@
 """Item id to item index: a vectorised hash index on the host."""
 
+import secrets
 from collections.abc import Sequence
+from itertools import repeat
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +13,8 @@ from numpy.typing import NDArray
 from engine.errors import RequestError
 from engine.request import ItemIds
 
-_MIX = np.uint64(0x9E3779B97F4A7C15)
+_SEED = secrets.randbits(64) | 1  # a secret: nobody can make a catalog whose ids share a bucket
+_MIX = np.uint64(_SEED)
 _HASH_CHUNK = 4096  # hashing strings holds the GIL: in pieces of about a millisecond
 
 
@@ -84,6 +87,8 @@ class IdIndex:
         if isinstance(ids, np.ndarray) is not isinstance(self._ids, np.ndarray):
             asked, declared = ("integers", "strings") if isinstance(ids, np.ndarray) else ("strings", "integers")
             raise RequestError("bad_request", f"item ids are {asked}, this catalog's are {declared}")
+        if isinstance(ids, np.ndarray) and ids.dtype != np.int64:
+            raise RequestError("bad_request", f"item ids are {ids.dtype}, not int64")
         return self._index.find(ids) if isinstance(ids, np.ndarray) else self._find_strings(ids)
 
     def _find_strings(self, ids: Sequence[str]) -> NDArray[np.int32]:
@@ -110,4 +115,5 @@ def _hash_column(strings: pa.Array) -> NDArray[np.int64]:
 
 
 def _hash(strings: Sequence[bytes]) -> NDArray[np.int64]:
-    return np.fromiter(map(xxhash.xxh3_64_intdigest, strings), np.uint64, len(strings)).view(np.int64)
+    hashes = map(xxhash.xxh3_64_intdigest, strings, repeat(_SEED))
+    return np.fromiter(hashes, np.uint64, len(strings)).view(np.int64)

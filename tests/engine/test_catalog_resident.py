@@ -1,3 +1,5 @@
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -75,7 +77,10 @@ def test_unknown_ids_are_minus_one() -> None:
     assert words.lookup(["y", "x", "", "é"]).tolist() == [-1, 1, 0, -1]
 
 
-@pytest.mark.parametrize(("items", "ids"), [([Item(1, (0,))], ["1"]), ([Item("1", (0,))], np.array([1]))])
+@pytest.mark.parametrize(
+    ("items", "ids"),
+    [([Item(1, (0,))], ["1"]), ([Item("1", (0,))], np.array([1])), ([Item(1, (0,))], np.array([1], np.uint64))],
+)
 def test_the_wrong_kind_of_id_is_a_bad_request_unless_there_is_none(items: list[Item], ids: list[str]) -> None:
     catalog = resident(items, (1,))
     with pytest.raises(RequestError, match="item ids are") as caught:
@@ -102,8 +107,18 @@ def test_the_index_finds_every_key_of_a_large_set_and_no_other() -> None:
     assert np.array_equal(keys[found[found >= 0]], np.flatnonzero(found >= 0))
 
 
+def test_ids_cannot_be_chosen_to_share_a_bucket() -> None:
+    inverse = np.uint64(pow(0x9E3779B97F4A7C15, -1, 2**64))  # of a multiplier that is widely used
+    mixed = np.arange(200_000, dtype=np.uint64) * inverse
+    keys = ((mixed ^ (mixed >> np.uint64(32))) * inverse).view(np.int64)
+    index = HashIndex(keys)
+    begin = time.perf_counter()
+    assert index.find(keys[-100:]).tolist() == list(range(199_900, 200_000))
+    assert time.perf_counter() - begin < 2  # 0.2 ms; all in one bucket, 10 s
+
+
 def test_strings_of_equal_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xxhash.xxh3_64_intdigest", lambda _: 7)
+    monkeypatch.setattr("xxhash.xxh3_64_intdigest", lambda *_: 7)
     import pyarrow as pa
 
     index = IdIndex(pa.array(["a", "b", "c"]))
