@@ -5,7 +5,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from threading import Lock
@@ -39,9 +39,8 @@ class Process(Protocol):
     """``consumer.fleet.process.GpuProcess``."""
 
     channel: Channel
+    pid: int | None
 
-    @property
-    def pid(self) -> int | None: ...
     @property
     def sentinel(self) -> int: ...
     @property
@@ -121,8 +120,7 @@ class Fleet:
     def ask(self, question: Question) -> list[Any | None]:
         """One answer per member; none where there is no process, or none that answers in time."""
         with self._channels:
-            running = [member.process.channel for member in self.members if member.process]
-            answers = iter(ask(running, question, ANSWER_S))
+            answers = iter(ask([process.channel for _, process in self._running()], question, ANSWER_S))
             return [next(answers) if member.process else None for member in self.members]
 
     def start(self) -> None:
@@ -132,11 +130,12 @@ class Fleet:
 
     def turn(self, timeout: float) -> None:
         """Notice what has ended, start what is due, hear how the others are; waits ``timeout`` seconds for an end."""
-        wait([member.process.sentinel for member in self.members if member.process], timeout)
+        wait([process.sentinel for _, process in self._running()], timeout)
+        if self._signals:
+            return  # it may have reached the processes, too: what has ended did as it was told
         now = self._clock()
-        for member in self.members:
-            if member.process and member.process.exit_code is not None:
-                self._ended(member, now)
+        for member, code in self._take_ended():
+            self._ended(member, code, now)
         for member in self.members:
             if not self.failed and not member.process and now >= member.restart_at:
                 self._start(member)
@@ -148,19 +147,16 @@ class Fleet:
         """Have every process finish what it has read, and wait for that; returns the exit code of the fleet."""
         self.draining = True
         with self._channels:
-            for member in self.members:
-                if member.process:
-                    member.process.channel.drain()
+            for _, process in self._running():
+                process.channel.drain()
         codes = [EXIT_FAILED] if self.failed else []
         deadline = self._clock() + self._budget_s
-        while running := [member for member in self.members if member.process]:
+        while running := self._running():
             if self._clock() >= deadline:
-                log.error("GPU %s: still there after the drain", ", ".join(member.gpu.name for member in running))
+                log.error("GPU %s: still there after the drain", ", ".join(member.gpu.name for member, _ in running))
                 return EXIT_STUCK
-            wait([member.process.sentinel for member in running if member.process], POLL_S)
-            for member in running:
-                if member.process and member.process.exit_code is not None:
-                    codes.append(_drained(self._take_exit(member)))
+            wait([process.sentinel for _, process in running], POLL_S)
+            codes += [_drained(code) for _, code in self._take_ended()]
         return max(codes, default=EXIT_OK)
 
     def _start(self, member: Member) -> None:
@@ -171,8 +167,7 @@ class Fleet:
         member.started = member.heard = self._clock()
         log.info("GPU %s: process %s started", member.gpu.name, process.pid)
 
-    def _ended(self, member: Member, now: float) -> None:
-        code = self._take_exit(member)
+    def _ended(self, member: Member, code: int, now: float) -> None:
         if not member.served:
             log.error("GPU %s: its process ended with exit code %d before it was ready", member.gpu.name, code)
             self.failed = True
@@ -185,16 +180,19 @@ class Fleet:
         member.unready = (f"its process ended with exit code {code} and is started again",)
         log.error("GPU %s: its process ended with exit code %d; next start in %.0f s", member.gpu.name, code, pause)
 
-    def _take_exit(self, member: Member) -> int:
-        process = member.process
-        assert process is not None  # noqa: S101
-        code = process.exit_code
-        assert code is not None  # noqa: S101
-        with self._channels:
-            member.process, member.last_exit = None, code
-            process.close()
-        member.faults = ()
-        return code
+    def _running(self) -> list[tuple[Member, Process]]:
+        return [(member, member.process) for member in self.members if member.process]
+
+    def _take_ended(self) -> Iterator[tuple[Member, int]]:
+        """Let go of the processes that have ended; gives their exit codes."""
+        for member, process in self._running():
+            code = process.exit_code
+            if code is not None:
+                with self._channels:
+                    member.process, member.last_exit = None, code
+                    process.close()
+                member.faults = ()
+                yield member, code
 
     def _hear(self, now: float) -> None:
         for member, answer in zip(self.members, self.ask("health"), strict=True):
@@ -204,9 +202,8 @@ class Fleet:
                 member.served = member.served or not member.unready
 
     def _kill(self) -> None:
-        for member in self.members:
-            if member.process:
-                member.process.kill()
+        for _, process in self._running():
+            process.kill()
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._signals += 1

@@ -33,11 +33,8 @@ class GpuProcess:
         with _interrupts_blocked():
             self._process.start()
         theirs.close()
+        self.pid = self._process.pid
         self.channel = Channel(ours)
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid
 
     @property
     def sentinel(self) -> int:

@@ -58,7 +58,7 @@ class FleetStatus:
             "gpus": [
                 {
                     "gpu": member.gpu.name,
-                    "pid": member.process.pid if member.process else None,
+                    "pid": getattr(member.process, "pid", None),
                     "restarts": member.restarts,
                     "last_exit": member.last_exit,
                     "ready": not member.unready,

@@ -199,6 +199,23 @@ def test_a_drain_that_takes_too_long_is_given_up() -> None:
     assert made.fleet.drain() == EXIT_STUCK
 
 
+def test_processes_that_end_with_the_parent_s_own_signal_are_no_failed_start() -> None:
+    """A supervisor may signal all at once, also before they handle it."""
+    made = Made()
+
+    def signals() -> None:
+        eventually(lambda: len(made.running) == 2)
+        os.kill(os.getpid(), signal.SIGTERM)
+        for process in made.running.values():
+            process.end(-signal.SIGTERM)
+
+    sender = threading.Thread(target=signals)
+    sender.start()
+    assert made.fleet.run_until_stopped() == EXIT_OK
+    sender.join()
+    assert made.launched == 2
+
+
 def test_the_first_signal_drains_and_the_second_one_kills() -> None:
     made = Made(obeys=False)
     told: list[str] = []
