@@ -59,7 +59,7 @@ def pack_prompts(
     """
     layout = shape.layout()
     memory = host_memory(layout.nbytes, device)
-    into = {name: tensor.numpy() for name, tensor in layout.over(memory).items()}
+    into = layout.arrays(memory)
     count, total = len(tokens), 0
     into["begin"][0] = 0
     for request, (prompt, held) in enumerate(zip(tokens, pages, strict=True)):

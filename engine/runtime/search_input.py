@@ -141,7 +141,7 @@ def pack_search(
     """The input of a batch in host memory. Padding requests have no context, which is what makes them padding."""
     layout = shape.inputs()
     memory = host_memory(layout.nbytes, device)
-    into = {name: tensor.numpy() for name, tensor in layout.over(memory).items()}
+    into = layout.arrays(memory)
     requests = [item.request for item in batch]
 
     into["address"][:] = [[[tensor.data_ptr() for tensor in column] for column in level] for level in tries]
