@@ -4,12 +4,13 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_FLAGS ?=
 
-KAFKA_DIR ?= .data/kafka
+KAFKA_FLAGS ?=
+STRESS_FLAGS ?=
 BENCH_FLAGS ?=
 CHECK_RUN := .data/bench-check.json
 RUN ?=
 
-.PHONY: help setup demo kafka test lint types format bench bench-check docs lock clean
+.PHONY: help setup demo kafka test test-kafka stress lint types format bench bench-check docs lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -22,12 +23,18 @@ setup: $(READY) ## a virtual environment with everything in it (REUSE_TORCH=1 ta
 demo: $(READY) ## real histories through a broker, a model and a live catalog, on this machine
 	$(BIN)/recallstream demo $(DEMO_FLAGS)
 
-kafka: ## a real Apache Kafka on 127.0.0.1:9092 (needs a JDK 17 and Maven; Ctrl-C stops it)
-	bash deploy/kafka/start.sh $(KAFKA_DIR)
+kafka: $(READY) ## a real Apache Kafka on 127.0.0.1:9092 with the default topics (needs a JDK 17 and Maven; Ctrl-C stops it)
+	$(BIN)/python -m deploy.kafka $(KAFKA_FLAGS)
 
 test: $(READY) ## every test that needs neither a GPU nor a network
 	VENV=$(VENV) bash deploy/setup-browser.sh
-	$(BIN)/pytest -m "not gpu and not stress" $(PYTEST_FLAGS)
+	$(BIN)/pytest -m "not gpu and not kafka and not stress" $(PYTEST_FLAGS)
+
+test-kafka: $(READY) ## the delivery contract on a real Apache Kafka (needs a JDK 17 and Maven)
+	$(BIN)/pytest -m "kafka and not stress" $(PYTEST_FLAGS)
+
+stress: $(READY) ## kills members under load on a real Apache Kafka, then checks the topics (STRESS_FLAGS=--kills=200)
+	$(BIN)/pytest -m "kafka and stress" $(PYTEST_FLAGS) $(STRESS_FLAGS)
 
 lint: $(READY) ## ruff, rules and format
 	$(BIN)/ruff check .
