@@ -63,11 +63,11 @@ class Member:
 class TopicReader:
     """Collects a topic's records from its beginning."""
 
-    def __init__(self, cluster: MockCluster, topic: str, partitions: int) -> None:
+    def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
         self.records: list[Received] = []
         self._consumer = Consumer(
             {
-                "bootstrap.servers": cluster.bootstrap_servers,
+                "bootstrap.servers": bootstrap_servers,
                 "group.id": f"reader-{topic}",
                 **READER,
             },
@@ -95,25 +95,25 @@ class TopicReader:
         self._consumer.close()
 
 
-@dataclass
-class Harness:
-    """One cluster; loops are started on it with ``loop``."""
+@dataclass(kw_only=True)
+class GroupHarness:
+    """One consumer group on any brokers; its loops are started with ``member``."""
 
-    cluster: MockCluster
-    partitions: int
+    bootstrap_servers: str
     replies: TopicReader
     dead_letters: TopicReader
+    requests: str = REQUESTS
     group: str = field(default_factory=lambda: f"g-{uuid.uuid4().hex[:8]}")
     members: list[Member] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._producer = Producer({"bootstrap.servers": self.cluster.bootstrap_servers}, logger=SILENT)
-        asker = {"bootstrap.servers": self.cluster.bootstrap_servers, "group.id": self.group, **READER}
+        self._producer = Producer({"bootstrap.servers": self.bootstrap_servers}, logger=SILENT)
+        asker = {"bootstrap.servers": self.bootstrap_servers, "group.id": self.group, **READER}
         self._asker = Consumer(asker, logger=SILENT)
 
     def kafka(self, **changes: Any) -> KafkaSettings:
         fast = {
-            "bootstrap_servers": self.cluster.bootstrap_servers,
+            "bootstrap_servers": self.bootstrap_servers,
             "group_id": self.group,
             "session_timeout_ms": 2_000,  # the mock holds every rebalance for a second less than this
             "max_poll_interval_ms": 60_000,
@@ -159,6 +159,7 @@ class Harness:
         request_id: str = "r",
         *,
         value: bytes | None = None,
+        topic: str | None = None,
         key: bytes | None = b"user",
         partition: int = 0,
         headers: dict[str, bytes] | None = None,
@@ -169,7 +170,12 @@ class Harness:
         if value is None:
             value = encode_request(request_id, {"history": [1, 2, 3], **options})  # type: ignore[typeddict-item]  # any field
         self._producer.produce(
-            REQUESTS, value, key=key, partition=partition, headers=list((headers or {}).items()), timestamp=timestamp
+            topic or self.requests,
+            value,
+            key=key,
+            partition=partition,
+            headers=list((headers or {}).items()),
+            timestamp=timestamp,
         )
 
     def flush(self) -> None:
@@ -177,8 +183,13 @@ class Harness:
 
     def committed(self, partition: int = 0) -> int:
         """The group's committed offset, -1001 when there is none."""
-        (found,) = self._asker.committed([TopicPartition(REQUESTS, partition)], timeout=10)
+        (found,) = self._asker.committed([TopicPartition(self.requests, partition)], timeout=10)
         return int(found.offset)
+
+    def end_of(self, topic: str, partition: int = 0) -> int:
+        """Offset of the next record that the topic will hold."""
+        _, end = self._asker.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
+        return int(end)
 
     def close(self) -> None:
         for member in self.members:
@@ -187,6 +198,13 @@ class Harness:
         self._asker.close()
         self.replies.close()
         self.dead_letters.close()
+
+
+@dataclass(kw_only=True)
+class Harness(GroupHarness):
+    """The same on the embedded broker."""
+
+    cluster: MockCluster
 
 
 def _refuse_to_end(code: int) -> None:
@@ -198,7 +216,13 @@ def harness(partitions: int = 1, brokers: int = 1, **topics: int) -> Iterator[Ha
     """A cluster with the three topics (and ``topics``), closed at the end with everything that was started on it."""
     layout = {REQUESTS: partitions, REPLIES: 2, DEAD_LETTERS: 1, **topics}
     with MockCluster(layout, brokers=brokers) as cluster:
-        made = Harness(cluster, partitions, TopicReader(cluster, REPLIES, 2), TopicReader(cluster, DEAD_LETTERS, 1))
+        at = cluster.bootstrap_servers
+        made = Harness(
+            cluster=cluster,
+            bootstrap_servers=at,
+            replies=TopicReader(at, REPLIES, 2),
+            dead_letters=TopicReader(at, DEAD_LETTERS, 1),
+        )
         try:
             yield made
         finally:
