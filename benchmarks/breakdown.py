@@ -31,7 +31,7 @@ class Kernel:
 def profile(call: Callable[[], object]) -> list[Kernel]:
     """The kernels of one call, in order of their start."""
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as profiler:
+    with torch.profiler.profile(activities=activities, acc_events=True) as profiler:
         call()
         torch.cuda.synchronize()
     found = [

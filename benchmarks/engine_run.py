@@ -54,12 +54,13 @@ def random_requests(case: Case, random: np.random.Generator) -> list[RecallReque
 def engine_settings(model: Path, cases: Sequence[Case], device: torch.device, **changes: Any) -> EngineSettings:
     """Pools for two batches of the largest of the cases, and graphs for no larger ones."""
     batch, width = max(case.batch for case in cases), max(case.width for case in cases)
+    pages = max(case.batch * pages_for(case.context) for case in cases)
     values: dict[str, Any] = {
         "model": model,
         "device": device.type,
-        "context_pages": 2 * max(case.batch * pages_for(case.context) for case in cases),
+        "context_pages": 2 * pages,
         "max_batch": batch,
-        "max_batch_tokens": max(case.batch * pages_for(case.context) for case in cases) * PAGE_TOKENS,
+        "max_batch_tokens": pages * PAGE_TOKENS,
         "max_batch_rows": batch * width,
         "max_width": width,
         "max_top_k": width,

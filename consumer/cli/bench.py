@@ -49,6 +49,7 @@ class Offline(_Run):
     items: int = Field(1_000_000, ge=1, description="items of the catalog")
     runs: int | None = Field(None, ge=1, description="repetitions of a case; default: a second's worth")
     floors: bool = Field(True, description="time the floors")
+    precisions: list[Literal["bf16", "fp8"]] = Field(["bf16"], description="of the floors; fp8 where the device has it")
     flattened: bool = Field(True, description="time flattened beams; needs the floors")
     transformers: bool = Field(True, description="time transformers' beam search on the first case")
     ablate: bool = Field(True, description="run the first case with one part of the engine off at a time")
@@ -71,6 +72,7 @@ class Offline(_Run):
         options = OfflineOptions(
             cases=list(table(self.models, self.beams, self.contexts, self.batches, self.scores)),
             items=self.items,
+            precisions=self.precisions,
             floors=self.floors,
             flattened=self.flattened,
             transformers=self.transformers,

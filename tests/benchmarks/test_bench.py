@@ -8,6 +8,8 @@ import pytest
 import torch
 from rich.console import Console
 
+from benchmarks import card
+from benchmarks.ablation import ablations
 from benchmarks.breakdown import IDLE, Kernel, breakdown
 from benchmarks.cases import Case, table
 from benchmarks.check import EXIT_SLOWER, EXIT_USAGE, compare, match
@@ -26,6 +28,8 @@ from consumer.demo.run import MODEL as DEMO
 from docs.performance import performance_page
 from engine.model.spec import ModelSpec
 from engine.settings import EngineSettings
+from kernels import backend
+from tests.consumer.waiting import eventually
 
 TINY = SHAPES["tiny"]
 CPU = torch.device("cpu")
@@ -271,12 +275,57 @@ def test_the_page_says_when_every_target_is_met(tmp_path: Path) -> None:
     assert "Both targets are met by every case." in performance_page(tmp_path)
 
 
+def test_the_page_names_the_runs_that_are_not_recorded(tmp_path: Path) -> None:
+    assert "**Not recorded yet:** `recallstream bench offline` and `recallstream bench online` and" in performance_page(
+        tmp_path
+    )
+
+
+class FakeNvml:
+    """A card at one clock, told by nvidia-ml-py's functions."""
+
+    NVML_CLOCK_SM = 1
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        return index
+
+    def nvmlDeviceGetClockInfo(self, handle: int, clock: int) -> int:  # noqa: N802
+        return 1980 if (handle, clock) == (0, 1) else 0
+
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:  # noqa: N802
+        return 650_000
+
+
+def test_the_clock_and_power_of_the_card_are_watched_while_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(card, "_nvml", FakeNvml)
+    with card.CardWatch(torch.device("cuda")) as watch:
+        eventually(lambda: (watch.summary() or {}).get("samples", 0) >= 2)
+    summary = watch.summary()
+    assert summary is not None
+    assert (summary["sm_mhz"], summary["watts"]) == (1980, 650.0)
+    with card.CardWatch(CPU) as quiet:
+        pass
+    assert quiet.summary() is None
+
+
+def test_an_ablation_replaces_the_kernel_only_while_it_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, object]] = []
+
+    def kernel(*_: object, **more: object) -> None:
+        asked.append(more)
+
+    monkeypatch.setattr(backend, "expand_select", kernel)
+    (early_end,) = [each for each in ablations(cuda=True) if each.name == "early end"]
+    with early_end.patch():
+        backend.expand_select()  # type: ignore[call-arg]
+    assert asked == [{"early_end": False}]
+    assert backend.expand_select is kernel  # type: ignore[comparison-overlap]
+
+
 def test_the_committed_plots_are_those_of_the_committed_results() -> None:
     assert sorted(path.name for path in PLOTS.glob("*.svg")) == sorted(name for name, _ in plots(RESULTS))
 
 
 def test_settings_that_the_ablations_change_exist() -> None:
-    from benchmarks.ablation import ablations
-
     for ablation in ablations(cuda=True):
         assert set(ablation.settings) <= set(EngineSettings.model_fields)
