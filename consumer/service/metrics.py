@@ -31,6 +31,7 @@ DEAD_LETTER_REASONS: tuple[str, ...] = (
     "reply_topic_unknown",
     "reply_partition_unknown",
     "reply_too_large",
+    "reply_refused",
     OTHER,
 )
 

@@ -1,6 +1,7 @@
 """The reply thread: encodes answers, sends replies and dead letters, completes a record once all is confirmed."""
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
@@ -26,6 +27,7 @@ _DEAD_REASON: dict[FailureKind, str] = {
     "topic_denied": "reply_topic_denied",
     "partition_unknown": "reply_partition_unknown",
     "too_large": "reply_too_large",
+    "refused": "reply_refused",
 }
 
 log = logging.getLogger(__name__)
@@ -33,25 +35,26 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ReplySent:
-    """A reply on its way. ``retried``: refused once by the broker for its size; ``shrunk``: it says too_large."""
+    """A reply on its way. ``alone``: in a record batch of its own; ``shrunk``: it says too_large."""
 
     item: InFlight
     topic: str
     value: bytes
     catalog: str | None
-    retried: bool = False
+    alone: bool = False
     shrunk: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterSent:
-    """A dead letter on its way, built to fit ``max_bytes``."""
+    """A dead letter on its way, built to fit ``max_bytes``. ``alone``: in a record batch of its own."""
 
     item: InFlight
     reason: str
     message: str
     stage: str
     max_bytes: int
+    alone: bool = False
 
 
 Sent = ReplySent | DeadLetterSent
@@ -73,6 +76,7 @@ class ReplyLoop:
         self._clock = clock
         self._inbox: SimpleQueue[Outcome | Denied | Literal["stop"]] = SimpleQueue()
         self._outstanding = 0
+        self._suspects: deque[Sent] = deque()
         self._producer: ReplyProducer[Sent] = ReplyProducer(
             settings, lambda code: observer.client_error("producer", code)
         )
@@ -99,7 +103,8 @@ class ReplyLoop:
             elif isinstance(job, Denied):
                 job.item.awaiting = 1
                 self._send_dead_letter(job.item, "reply_topic_denied", job.message, "admit")
-            self._collect()
+            self._collect(0)
+            self._isolate()
 
     def abandon(self, budget: float) -> None:
         """Give unconfirmed sends ``budget`` seconds to leave, then drop them. After ``run`` has ended."""
@@ -186,15 +191,32 @@ class ReplyLoop:
             partition=None,
         )
 
-    def _collect(self) -> None:
-        for delivery in self._producer.poll(0):
+    def _collect(self, timeout: float) -> None:
+        for delivery in self._producer.poll(timeout):
             self._outstanding -= 1
             if delivery.failure is None:
                 self._delivered(delivery.sent)
+            elif delivery.failure.of_batch and not delivery.sent.alone:
+                self._suspects.append(delivery.sent)
             elif isinstance(delivery.sent, ReplySent):
                 self._reply_failed(delivery.sent, delivery.failure)
             else:
                 self._dead_letter_failed(delivery.sent, delivery.failure)
+
+    def _isolate(self) -> None:
+        """Send again what was refused, each with nothing beside it: only the culprits are refused then."""
+        while self._suspects:
+            self._await_reports()
+            suspect = replace(self._suspects.popleft(), alone=True)
+            if isinstance(suspect, ReplySent):
+                self._send(suspect)
+            else:
+                self._send_again(suspect)
+            self._await_reports()
+
+    def _await_reports(self) -> None:
+        while self._outstanding:
+            self._collect(_REPORTS_S)
 
     def _delivered(self, sent: Sent) -> None:
         if isinstance(sent, ReplySent):
@@ -205,11 +227,7 @@ class ReplyLoop:
         if failure.kind == "other":
             raise StreamError(f"a reply to {sent.topic} is undeliverable: {failure.code}: {failure.message}")
         if failure.kind == "too_large" and not sent.shrunk:
-            # A broker refuses the whole record batch: the reply may only have stood beside the one that is too large.
-            if failure.local or sent.retried:
-                self._send(self._shrunk(sent, failure))
-            else:
-                self._send(replace(sent, retried=True))
+            self._send(self._shrunk(sent, failure))
             return
         if sent.item.dead_lettered:  # a bad record that cannot be told so: its dead letter is all that is due
             self._settle(sent.item)
@@ -221,7 +239,7 @@ class ReplyLoop:
         self._observer.replied("error", "too_large", self._times(sent.item))
         message = f"the reply of {len(sent.value)} bytes is too large: {failure.message}"
         value = encode_error(sent.item.addressee, "too_large", message)
-        return ReplySent(sent.item, sent.topic, value, None, shrunk=True)
+        return replace(sent, value=value, catalog=None, shrunk=True)
 
     def _settle(self, item: InFlight) -> None:
         item.awaiting -= 1

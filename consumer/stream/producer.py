@@ -13,11 +13,13 @@ from consumer.stream.errors import StreamError, is_fatal, name_of
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.headers import Headers
 
-FailureKind = Literal["too_large", "topic_unknown", "topic_denied", "partition_unknown", "other"]
+FailureKind = Literal["too_large", "refused", "topic_unknown", "topic_denied", "partition_unknown", "other"]
 
 _KINDS: dict[int, FailureKind] = {
     KafkaError.MSG_SIZE_TOO_LARGE: "too_large",
     KafkaError.RECORD_LIST_TOO_LARGE: "too_large",
+    KafkaError.INVALID_RECORD: "refused",
+    KafkaError._INVALID_DIFFERENT_RECORD: "refused",
     KafkaError.UNKNOWN_TOPIC_OR_PART: "topic_unknown",
     KafkaError._UNKNOWN_TOPIC: "topic_unknown",
     KafkaError.TOPIC_EXCEPTION: "topic_unknown",
@@ -32,12 +34,20 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a record was not written. ``local``: refused by this client, so its neighbours had no part in it."""
+    """Why a record was not written. ``refused``: as the topic is set, for example a null key where it is compacted.
+
+    ``local``: by this client, before it stood in a record batch.
+    """
 
     kind: FailureKind
     code: str
     message: str
     local: bool
+
+    @property
+    def of_batch(self) -> bool:
+        """Whether the fault may be a neighbour's: a broker refuses whole record batches."""
+        return self.kind in ("too_large", "refused") and not self.local
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,7 @@ def test_a_reply_refused_again_and_again_for_its_size_ends_as_a_dead_letter(
 
 def test_a_dead_letter_above_the_topics_limit_is_cut(made: Harness) -> None:
     made.member()
-    made.cluster.push_errors(Api.PRODUCE, [KafkaError.NO_ERROR, KafkaError.MSG_SIZE_TOO_LARGE])
+    made.cluster.push_errors(Api.PRODUCE, [KafkaError.NO_ERROR, *[KafkaError.MSG_SIZE_TOO_LARGE] * 2])
     made.send(value=b"\xc1" * 700_000)
     made.flush()
     (letter,) = made.dead_letters.wait(1)
@@ -176,6 +176,42 @@ def test_a_dead_letter_above_the_topics_limit_is_cut(made: Harness) -> None:
     assert letter.value is not None
     assert 400_000 < len(letter.value) < 500_000
     eventually(lambda: made.committed() == 1)
+
+
+def test_a_dead_letter_that_stood_beside_one_too_large_is_not_cut(made: Harness) -> None:
+    made.member()
+    made.cluster.push_errors(Api.PRODUCE, [KafkaError.NO_ERROR, KafkaError.MSG_SIZE_TOO_LARGE])
+    made.send(value=b"\xc1" * 700_000)
+    made.flush()
+    (letter,) = made.dead_letters.wait(1)
+    assert letter.value == b"\xc1" * 700_000
+
+
+def test_a_reply_that_its_topic_does_not_take_is_a_dead_letter(made: Harness) -> None:
+    made.member()
+    made.cluster.push_errors(Api.PRODUCE, [KafkaError.NO_ERROR, *[KafkaError.INVALID_RECORD] * 2])
+    made.send("r1")
+    made.flush()
+    assert made.dead_letters.wait(1)[0].headers["dlq.error.class"] == b"reply_refused"
+    made.send("r2")
+    made.flush()
+    assert made.replies.wait(1)[0].reply.request_id == "r2"
+    eventually(lambda: made.committed() == 2)
+
+
+def test_of_a_refused_batch_every_reply_is_sent_alone_and_only_the_culprit_is_refused(made: Harness) -> None:
+    member = made.member(kafka=made.kafka(producer_options={"linger.ms": 100}))
+    member.engine.gate.clear()
+    for number in range(8):
+        made.send(f"r{number}", key=b"k")
+    made.flush()
+    eventually(lambda: member.snapshot().in_flight == 8)
+    # The batch is refused, then the first of the eight alone: it is told so, the others pass.
+    made.cluster.push_errors(Api.PRODUCE, [KafkaError.MSG_SIZE_TOO_LARGE] * 2)
+    member.engine.gate.set()
+    replies = [received.reply for received in made.replies.wait(8)]
+    assert [reply.request_id for reply in replies if reply.status != "ok"] == ["r0"]
+    eventually(lambda: made.committed() == 8)
 
 
 def test_the_reply_goes_to_the_topic_and_partition_that_were_asked_for(made: Harness) -> None:
