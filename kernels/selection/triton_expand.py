@@ -128,7 +128,7 @@ def expand(
         item = tl.load(hidden + start + tl.arange(0, 1024), mask=start + tl.arange(0, 1024) < E, other=2147483647)
         low += tl.sum((item < item_first).to(tl.int32), 0)
         high += tl.sum((item < item_last).to(tl.int32), 0)
-        start += 1024
+        start = tl.where(tl.max(item, 0) < item_last, start + 1024, E)  # sorted: what follows is no smaller
     all_live = (passing == item_last - item_first) & (high == low)
     start = part * CHILDREN
     place, exists, logit, alive = _children(
