@@ -16,9 +16,9 @@ from consumer.stream.errors import (
     is_fatal,
     name_of,
 )
-from consumer.stream.headers import headers_of
 from consumer.stream.outage import Outage
 from consumer.stream.partition import Partition
+from consumer.stream.records import record_of
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.dead_letter import SourceRecord
 
@@ -137,24 +137,10 @@ class RequestConsumer:
 
     def _read(self, message: Message) -> SourceRecord | None:
         error = message.error()
-        topic, partition, offset = message.topic(), message.partition(), message.offset()
-        if error is not None:
-            self._on_message_error(error, topic, partition, offset)
-            return None
-        if topic is None or partition is None or offset is None:
-            raise StreamError("the client delivered a record without its place")
-        _, timestamp_ms = message.timestamp()
-        headers = headers_of(message)
-        return SourceRecord(
-            topic,
-            partition,
-            offset,
-            timestamp_ms if timestamp_ms >= 0 else round(time.time() * 1000),
-            message.key(),
-            message.value(),
-            headers or (),
-            headers is not None,
-        )
+        if error is None:
+            return record_of(message)
+        self._on_message_error(error, message.topic(), message.partition(), message.offset())
+        return None
 
     def _on_message_error(self, error: KafkaError, topic: str | None, number: int | None, offset: int | None) -> None:
         if is_fatal(error):

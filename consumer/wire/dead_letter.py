@@ -7,6 +7,8 @@ from consumer.wire.headers import Headers, header_size, record_size
 PREFIX = "dlq."
 MAX_MESSAGE_BYTES = 512
 _NAME_BYTES = 128
+_ERROR_CLASS = "dlq.error.class"
+_ATTEMPT = "dlq.attempt"
 _TRUNCATED = ("dlq.truncated", b"true")
 
 
@@ -40,10 +42,10 @@ def dead_letter(
 
     The value goes along byte for byte and the original headers as long as they fit; the value is cut, and
     ``dlq.truncated`` set, only if it does not fit beside the ``dlq.*`` headers. Those of an earlier dead letter are
-    replaced, and ``dlq.attempt`` counts on from them.
+    replaced. ``dlq.attempt`` is the attempt that failed: the one that a replay's header names, else the first.
     """
     headers: list[tuple[str, bytes | None]] = [
-        ("dlq.error.class", _text(error_class, _NAME_BYTES)),
+        (_ERROR_CLASS, _text(error_class, _NAME_BYTES)),
         ("dlq.error.message", _text(message, MAX_MESSAGE_BYTES)),
         ("dlq.error.stage", _text(stage, _NAME_BYTES)),
         ("dlq.original.topic", record.topic.encode()),
@@ -51,7 +53,7 @@ def dead_letter(
         ("dlq.original.offset", str(record.offset).encode()),
         ("dlq.original.timestamp", str(record.timestamp_ms).encode()),
         ("dlq.consumer.group", group.encode()),
-        ("dlq.attempt", str(_attempts(record.headers) + 1).encode()),
+        (_ATTEMPT, str(_failed_attempt(record.headers)).encode()),
     ]
     key, value = record.key, record.value
     if record_size(key, value, headers) > max_bytes:
@@ -68,10 +70,15 @@ def dead_letter(
     return DeadLetter(key, value, headers)
 
 
-def _attempts(headers: Headers) -> int:
-    """Earlier dead letters of this record."""
-    text = dict(headers).get("dlq.attempt") or b"0"
-    return int(text) if text.isdigit() and len(text) <= 9 else 0
+def attempt_of(headers: Headers) -> int:
+    """What ``dlq.attempt`` says: the attempt that failed, or in a replay the one that it is; 1 without."""
+    text = dict(headers).get(_ATTEMPT) or b""
+    return max(1, int(text)) if text.isdigit() and len(text) <= 9 else 1
+
+
+def _failed_attempt(headers: Headers) -> int:
+    copied = any(name == _ERROR_CLASS for name, _ in headers)  # a dead letter that came back with all its headers
+    return attempt_of(headers) + copied
 
 
 def _text(message: str, most: int) -> bytes:

@@ -81,9 +81,14 @@ def _reply_partition(found: Mapping[str, bytes | None]) -> tuple[int | None, str
 
 def reply_topic_allowed(topic: str, allowed: Iterable[str]) -> bool:
     """Whether ``topic`` is a legal Kafka name and one of ``allowed``: exact names, or prefixes that end in ``*``."""
-    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-        return False
-    return any(topic.startswith(rule[:-1]) if rule.endswith("*") else topic == rule for rule in allowed)
+    return is_topic(topic) and any(
+        topic.startswith(rule[:-1]) if rule.endswith("*") else topic == rule for rule in allowed
+    )
+
+
+def is_topic(name: str) -> bool:
+    """Whether ``name`` is one that Kafka allows."""
+    return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
 def reply_headers(

@@ -1,6 +1,7 @@
 """The request record: bytes to a validated ``WireRequest``, and on to the engine's ``RecallRequest``."""
 
 import re
+from contextlib import suppress
 from functools import lru_cache
 from math import isinf
 from typing import Annotated, Any
@@ -108,6 +109,14 @@ def decode(value: bytes | None, *, key: bytes | None, limits: WireLimits) -> Wir
             labels=labels if _are_labels(labels, limits) else None,
             codec=codec_of(value or b""),
         ) from None
+
+
+def readable_fields(value: bytes | None, limits: WireLimits) -> dict[str, Any]:
+    """Known fields of a record that is no request, as far as they can be read. Never raises, whatever the bytes."""
+    fields: dict[str, Any] = {}
+    with suppress(RequestError):
+        _read(value, limits, fields)
+    return fields
 
 
 def user_of(key: bytes | None) -> str | None:

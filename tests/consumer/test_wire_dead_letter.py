@@ -6,9 +6,12 @@ from hypothesis import strategies as st
 
 from consumer.wire.dead_letter import MAX_MESSAGE_BYTES, DeadLetter, SourceRecord, dead_letter
 from consumer.wire.headers import Headers, record_size
+from consumer.wire.stored_letter import Origin, StoredLetter
 
 KAFKA_OVERHEAD = 72
 """What a broker counts beside value and headers for a record alone in its batch."""
+
+NAMES = ["dlq.attempt", "dlq.truncated", *(f"dlq.original.{n}" for n in ("topic", "partition", "offset", "timestamp"))]
 
 
 def record(value: bytes | None = b"value", key: bytes | None = b"key", headers: Headers = ()) -> SourceRecord:
@@ -71,6 +74,39 @@ def test_a_thousand_replays_do_not_grow_the_record() -> None:
         got = letter(SourceRecord("requests", 3, 42, 1_700_000_000_000, got.key, got.value, got.headers))
         sizes.add(record_size(got.key, got.value, got.headers))
     assert max(sizes) - min(sizes) <= 3, "only the digits of the attempt"
+
+
+def test_a_replay_carries_its_attempt_and_the_next_dead_letter_names_it() -> None:
+    first = letter(record(headers=[("correlation-id", b"c"), ("trace", None)]))
+    stored = StoredLetter.of(SourceRecord("dead", 1, 7, 5, first.key, first.value, first.headers))
+    assert (stored.at, stored.error_class, stored.stage, stored.message) == ("1:7", "WireError", "decode", "why")
+    assert stored.origin == Origin("requests", 3, 42, 1_700_000_000_000)
+    again = stored.replay_headers()
+    assert list(again) == [("correlation-id", b"c"), ("trace", None), ("dlq.attempt", b"2")]
+    second = letter(record(headers=again))
+    assert dict(second.headers)["dlq.attempt"] == b"2"
+    assert len(second.headers) == len(first.headers)
+
+
+@given(st.lists(st.tuples(st.text(max_size=9) | st.sampled_from(NAMES), st.binary(max_size=30) | st.none())))
+def test_any_record_can_be_read_back_as_a_dead_letter(headers: list[tuple[str, bytes | None]]) -> None:
+    stored = StoredLetter.of(record(headers=headers))
+    assert (stored.obstacle is None) == (stored.origin is not None and "dlq.truncated" not in dict(headers))
+    assert stored.attempt >= 1
+    assert [name for name, _ in stored.replay_headers() if name.startswith("dlq.")] == ["dlq.attempt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("topic", b"a/b"), ("topic", b""), ("partition", b"-1"), ("offset", b"x")]
+)
+def test_a_letter_without_a_place_to_go_back_to_is_not_replayed(name: str, content: bytes) -> None:
+    headers = [(n, content if n == f"dlq.original.{name}" else c) for n, c in letter(record()).headers]
+    assert StoredLetter.of(record(headers=headers)).obstacle == "it does not say where it came from"
+
+
+def test_a_letter_that_was_cut_is_not_replayed() -> None:
+    cut = letter(record(b"v" * 9_000), max_bytes=2_000)
+    assert StoredLetter.of(record(headers=cut.headers)).obstacle == "its value was cut or its key dropped"
 
 
 @pytest.mark.parametrize("attempt", [b"", b"x", b"-1", b"9" * 50, "²".encode(), None])

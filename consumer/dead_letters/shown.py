@@ -1,0 +1,112 @@
+"""Dead letters for people: a table of many, everything of one."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from consumer.wire.request import readable_fields
+from consumer.wire.settings import WireLimits
+from consumer.wire.stored_letter import StoredLetter
+
+MOST_BYTES = 512
+MOST_IDS = 32
+_ROW = 16
+_BINARY_IDS = {"history": "<i8", "append": "<i8", "tokens": "<i4"}
+
+
+def letters_table(letters: Iterable[StoredLetter], title: str) -> Table:
+    table = Table(
+        "at", "time", "class", "stage", "message", "from", "attempt", "bytes", title=title, title_justify="left"
+    )
+    for letter in letters:
+        size = f"{len(letter.record.value or b''):,}{' cut' if letter.truncated else ''}"
+        cells = (letter.error_class, letter.stage, letter.message, origin_of(letter), str(letter.attempt), size)
+        table.add_row(letter.at, _time(letter.record.timestamp_ms), *map(Text, cells))
+    return table
+
+
+def origin_of(letter: StoredLetter) -> str:
+    origin = letter.origin
+    return "unknown" if origin is None else f"{origin.topic}[{origin.partition}]@{origin.offset}"
+
+
+def letter_page(letter: StoredLetter, limits: WireLimits) -> RenderableType:
+    """Headers, then the fields as far as they can be read, then the value's first bytes."""
+    record = letter.record
+    headers = _grid((name, _bytes(content)) for name, content in record.headers)
+    fields = readable_fields(record.value, limits)
+    value = record.value or b""
+    shown = f", the first {MOST_BYTES} shown" if len(value) > MOST_BYTES else ""
+    return Group(
+        _grid(
+            (
+                ("at", letter.at),
+                ("time", _time(record.timestamp_ms)),
+                ("from", origin_of(letter)),
+                ("key", _bytes(record.key)),
+                ("replay", letter.obstacle or "possible"),
+            )
+        ),
+        _heading("headers" if record.headers_readable else "headers: the client cannot read them"),
+        headers,
+        _heading("fields" if fields else "fields: none can be read"),
+        _grid((name, _field(name, content)) for name, content in fields.items()),
+        _heading(f"value: {len(value):,} bytes{shown}"),
+        Text("\n".join(_hex(value[:MOST_BYTES]))),
+    )
+
+
+def counts_table(counts: Mapping[tuple[str, str, str], int]) -> Table:
+    """How many letters of each (class, stage, topic)."""
+    table = Table("letters", "class", "stage", "back to")
+    for names, count in sorted(counts.items(), key=lambda entry: -entry[1]):
+        table.add_row(f"{count:,}", *map(Text, names))
+    return table
+
+
+def _grid(rows: Iterable[tuple[str, str]]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name, content in rows:
+        table.add_row(Text(name, style="bold"), Text(content))
+    return table
+
+
+def _heading(text: str) -> Text:
+    return Text(f"\n{text}", style="underline")
+
+
+def _time(timestamp_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError):  # a producer may stamp what it likes
+        return f"{timestamp_ms} ms"
+
+
+def _bytes(content: bytes | None) -> str:
+    """As text if it is printable text, else in hexadecimal."""
+    if content is None:
+        return "none"
+    text = content.decode("utf-8", "replace")
+    return text if text.isprintable() and "\ufffd" not in text else f"0x{content.hex()}"
+
+
+def _field(name: str, content: Any) -> str:
+    if isinstance(content, bytes) and name in _BINARY_IDS:
+        dtype = np.dtype(_BINARY_IDS[name])
+        if len(content) % dtype.itemsize == 0:
+            content = np.frombuffer(content, dtype).tolist()
+    if isinstance(content, list) and len(content) > MOST_IDS:
+        return f"{str(content[:MOST_IDS])[:-1]}, ... {len(content):,} in all]"
+    return _bytes(content) if isinstance(content, bytes) else str(content)
+
+
+def _hex(value: bytes) -> Iterator[str]:
+    for begin in range(0, len(value), _ROW):
+        row = value[begin : begin + _ROW]
+        letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        yield f"{begin:08x}  {row.hex(' '):<{_ROW * 3 - 1}}  {letters}"
