@@ -122,7 +122,7 @@ class Metrics:
 
         # Load and life of the loop.
         self.in_flight = self._gauge("in_flight_requests", "Requests read and not yet confirmed.")
-        self.in_flight_bytes = self._gauge("in_flight_bytes", "Bytes of the values of the requests in flight.")
+        self.in_flight_bytes = self._gauge("in_flight_bytes", "Bytes of the records of the requests in flight.")
         self.queued = self._gauge("queued_requests", "Requests that wait for a batch.")
         self.queued_tokens = self._gauge("queued_tokens", "Context tokens that wait for a batch, estimated.")
         self.paused = self._gauge("intake_paused", "1 while reading pauses because enough is in flight.")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from consumer.serving.offsets import Ticket
 from consumer.wire.dead_letter import SourceRecord
 from consumer.wire.errors import Addressee
-from consumer.wire.headers import RequestHeaders
+from consumer.wire.headers import RequestHeaders, record_size
 from engine.errors import ErrorCode, RequestError
 from engine.request import RecallRequest, RecallResult
 
@@ -38,8 +38,8 @@ class InFlight:
 
     @property
     def size(self) -> int:
-        """Bytes that it counts for in admission."""
-        return len(self.record.value or b"")
+        """Bytes that it counts for in admission: a key or headers may be as large as a value."""
+        return record_size(self.record.key, self.record.value, self.record.headers)
 
 
 @dataclass(frozen=True, slots=True)

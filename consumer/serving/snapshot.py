@@ -27,7 +27,7 @@ class PartitionSnapshot:
 class ServingSnapshot:
     """``tick_age``: seconds since the intake loop last turned. ``not_ready``: why no work is taken, empty when ready.
 
-    ``in_flight`` counts requests read but not confirmed (``in_flight_bytes`` their values): ``queued`` wait for a
+    ``in_flight`` counts requests read but not confirmed (``in_flight_bytes`` their records): ``queued`` wait for a
     batch, ``running`` are in the engine, the rest wait for their reply's confirmation.
     """
 

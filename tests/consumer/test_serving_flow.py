@@ -145,6 +145,18 @@ def test_bytes_close_the_gate_as_well(made: Harness) -> None:
     made.replies.wait(20)
 
 
+def test_keys_and_headers_count_as_bytes_too(made: Harness) -> None:
+    member = made.member(kafka=made.kafka(max_message_bytes=10_000, batch_bytes=9_000), max_in_flight_bytes=20_000)
+    member.engine.gate.clear()
+    for number in range(20):
+        made.send(f"r{number}", key=b"k" * 4_000, headers={"mine": b"h" * 4_000})
+    made.flush()
+    eventually(lambda: member.snapshot().in_flight_bytes >= 20_000)
+    assert member.snapshot().in_flight == 3
+    member.engine.gate.set()
+    made.replies.wait(20)
+
+
 def test_lag_and_its_age_are_zero_when_everything_is_done(made: Harness) -> None:
     member = made.member()
     member.engine.gate.clear()
