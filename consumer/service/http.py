@@ -86,8 +86,9 @@ class HttpServer:
         try:
             family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
             self._socket = socket.create_server((settings.host, settings.port), family=family)
-        except OSError as error:
-            raise OSError(f"http.host {settings.host}, http.port {settings.port}: {error.strerror or error}") from error
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
+            reason = getattr(error, "strerror", None) or error
+            raise OSError(f"http.host {settings.host}, http.port {settings.port}: {reason}") from error
         host, port = self._socket.getsockname()[:2]
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         self._server = uvicorn.Server(

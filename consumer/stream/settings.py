@@ -17,6 +17,7 @@ _FIXED_CONSUMER: Final[Mapping[str, Option]] = {
 _FIXED_PRODUCER: Final[Mapping[str, Option]] = {
     "enable.idempotence": True,
     "acks": "all",
+    "delivery.report.only.error": False,
     "allow.auto.create.topics": False,
 }
 _COMMON: Final[Mapping[str, Option]] = {

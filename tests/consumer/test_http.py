@@ -114,6 +114,12 @@ def test_a_port_in_use_is_named_when_the_server_is_made(source: Source) -> None:
             HttpServer(HttpSettings(port=port), build_app(source))
 
 
+@pytest.mark.parametrize("host", ["a..b", "a" * 70])
+def test_a_host_that_can_be_none_is_named_when_the_server_is_made(source: Source, host: str) -> None:
+    with pytest.raises(OSError, match=f"http.host {host}"):
+        HttpServer(HttpSettings(host=host, port=0), build_app(source))
+
+
 def test_a_stopped_server_has_given_its_port_back(source: Source) -> None:
     server = HttpServer(ON_A_FREE_PORT, build_app(source))
     server.start()

@@ -7,7 +7,10 @@ from consumer.stream.settings import KafkaSettings
 
 
 @pytest.mark.parametrize("name", ["client_options", "consumer_options", "producer_options"])
-@pytest.mark.parametrize("option", ["enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset", "acks"])
+@pytest.mark.parametrize(
+    "option",
+    ["enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset", "acks", "delivery.report.only.error"],
+)
 def test_options_that_the_guarantees_rest_on_cannot_be_changed(name: str, option: str) -> None:
     with pytest.raises(ValidationError, match=option):
         KafkaSettings.model_validate({name: {option: "true"}})
