@@ -10,18 +10,37 @@ from engine.request import Score
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``batch`` requests of ``context`` tokens each, ``width`` beams at every level."""
+    """``batch`` requests of ``context`` tokens each. ``beam``: its width, at every level or level by level."""
 
     shape: Shape
-    width: int
+    beam: int | tuple[int, ...]
     context: int
     batch: int
     score: Score = "level"
+    margin: float | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.widths) != self.shape.levels:
+            raise ValueError(f"beam {self.beam}: {self.shape.name} has {self.shape.levels} levels")
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return self.beam if isinstance(self.beam, tuple) else (self.beam,) * self.shape.levels
+
+    @property
+    def width(self) -> int:
+        return max(self.widths)
 
     @property
     def name(self) -> str:
-        suffix = "" if self.score == "level" else f", {self.score} scores"
-        return f"{self.shape.name}, beam {self.width}, context {self.context}, batch {self.batch}{suffix}"
+        score = "" if self.score == "level" else f", {self.score} scores"
+        return f"{self.shape.name}, beam {self.beam_name}, context {self.context}, batch {self.batch}{score}"
+
+    @property
+    def beam_name(self) -> str:
+        """The width, or those of all levels with slashes; the margin after it."""
+        widths = str(self.beam) if isinstance(self.beam, int) else "/".join(map(str, self.beam))
+        return widths if self.margin is None else f"{widths} margin {self.margin:g}"
 
     @property
     def tokens(self) -> int:
@@ -29,33 +48,29 @@ class Case:
         return self.batch * self.context
 
     @property
-    def rows(self) -> int:
-        """Rows of a decode product."""
-        return self.batch * self.width
-
-    @property
-    def steps(self) -> int:
-        """Forward passes over the beams: the last level needs none."""
-        return self.shape.levels - 1
+    def step_rows(self) -> tuple[int, ...]:
+        """Rows of a decode product at each forward pass over the beams; the last level needs none."""
+        return tuple(self.batch * width for width in self.widths[:-1])
 
     def fields(self) -> dict[str, object]:
         return {
             "case": self.name,
             "model": self.shape.name,
-            "beam": self.width,
+            "beam": self.beam_name,
             "context": self.context,
             "batch": self.batch,
-            "levels": self.shape.levels,
             "score": self.score,
+            "decode_rows": sum(self.step_rows),
         }
 
 
 def table(
     models: Sequence[str],
-    widths: Sequence[int],
+    beams: Sequence[int | tuple[int, ...]],
     contexts: Sequence[int],
     batches: Sequence[int],
     scores: Sequence[Score] = ("level",),
+    margin: float | None = None,
 ) -> Iterator[Case]:
-    for model, width, score, context, batch in product(models, widths, scores, contexts, batches):
-        yield Case(SHAPES[model], width, context, batch, score)
+    for model, beam, score, context, batch in product(models, beams, scores, contexts, batches):
+        yield Case(SHAPES[model], beam, context, batch, score, margin)

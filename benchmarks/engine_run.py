@@ -42,8 +42,8 @@ def random_requests(case: Case, random: np.random.Generator) -> list[RecallReque
     first, last = case.shape.token_bases[0], case.shape.vocab
     return [
         RecallRequest(
-            beam=BeamPolicy((case.width,) * case.shape.levels),
-            top_k=case.width,
+            beam=BeamPolicy(case.widths, case.margin),
+            top_k=case.widths[-1],
             tokens=random.integers(first, last, case.context, dtype=np.int32),
             score=case.score,
         )

@@ -37,9 +37,9 @@ class Flattened:
 
 
 def fastest_flattened(case: Case, device: torch.device, dtype: torch.dtype) -> Flattened:
-    """Each way is compared with plain attention before it is timed."""
+    """Each way is compared with plain attention before it is timed. The beam has one width."""
     shape = case.shape
-    q = torch.randn(case.rows, shape.heads, shape.head_dim, device=device, dtype=dtype)
+    q = torch.randn(case.batch * case.width, shape.heads, shape.head_dim, device=device, dtype=dtype)
     k, v = torch.randn(2, case.batch, shape.kv_heads, case.context, shape.head_dim, device=device, dtype=dtype)
     expected = _by_library(case, q, SDPBackend.MATH)(k, v)()
     tried: dict[str, float | str] = {}
@@ -88,7 +88,7 @@ def _by_library(case: Case, q: Tensor, library: SDPBackend) -> Prepare:
 
 def _by_library_pages(case: Case, q: Tensor) -> Prepare:
     """FlashAttention over pages, which torch has from 2.12 on."""
-    begin = torch.arange(case.rows + 1, dtype=torch.int32, device=q.device)
+    begin = torch.arange(len(q) + 1, dtype=torch.int32, device=q.device)
     table, length = _page_table(case, _LIBRARY_PAGE, q.device)
 
     def prepare(k: Tensor, v: Tensor) -> Attention:
@@ -115,7 +115,7 @@ def _by_own_pages(case: Case, q: Tensor) -> Prepare:
     table, length = _page_table(case, PAGE_TOKENS, device)
     length = length - 1
     width = torch.ones_like(length)
-    path = torch.zeros((1, case.rows, 1), dtype=torch.int32, device=device)
+    path = torch.zeros((1, len(q), 1), dtype=torch.int32, device=device)
     scale = shape.head_dim**-0.5
 
     def prepare(k: Tensor, v: Tensor) -> Attention:
@@ -132,7 +132,7 @@ def _page_table(case: Case, page: int, device: torch.device) -> tuple[Tensor, Te
     """Pages of every beam's request, int32 ``[R * W, pages]``, and its length, int32 ``[R * W]``."""
     pages = -(-case.context // page)
     table = torch.arange(case.batch * pages, dtype=torch.int32, device=device).view(case.batch, pages)
-    length = torch.full((case.rows,), case.context, dtype=torch.int32, device=device)
+    length = torch.full((case.batch * case.width,), case.context, dtype=torch.int32, device=device)
     return table.repeat_interleave(case.width, dim=0), length
 
 

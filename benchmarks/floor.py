@@ -44,7 +44,7 @@ class Floor:
     decode_attention: float
     head: float
     elementwise: float
-    backends: tuple[str, str]
+    backends: tuple[str, ...]
     kinds: dict[str, Kind]
 
     @property
@@ -74,18 +74,18 @@ class FloorBench:
         shape = case.shape
         layer = partial(self._layer, precision=precision)
         prefill, prefill_library = self._attention(self._prefill_queries(case), case, causal=True)
-        decode, decode_library = self._attention(self._decode_queries(case), case, causal=False)
-        moved = (case.tokens + case.steps * case.rows) * (
+        decode = [self._attention(self._decode_queries(case, width), case, causal=False) for width in case.widths[:-1]]
+        moved = (case.tokens + sum(case.step_rows)) * (
             _HIDDEN_PASSES * shape.hidden + _INNER_PASSES * shape.inner
         ) * self.dtype.itemsize  # fmt: skip
         return Floor(
             prefill_products=shape.layers * layer(case, case.tokens),
             prefill_attention=shape.layers * prefill,
-            decode_products=case.steps * shape.layers * layer(case, case.rows),
-            decode_attention=case.steps * shape.layers * decode,
+            decode_products=shape.layers * sum(layer(case, rows) for rows in case.step_rows),
+            decode_attention=shape.layers * sum(time for time, _ in decode),
             head=sum(self.product_ms(product, "bf16") for product in heads(case)),
             elementwise=shape.layers * moved / self.copy_bytes_per_ms,
-            backends=(prefill_library.name, decode_library.name),
+            backends=(prefill_library.name, *(library.name for _, library in decode)),
             kinds={str(product): self.fastest(product, precision) for product in layer_products(case)},
         )
 
@@ -94,29 +94,22 @@ class FloorBench:
     ) -> Timing:
         """The kernels that ``floor`` chose, in an engine's order, in one graph; decode attention is ``flattened``'s."""
         layers = case.shape.layers
-        prefill_q, decode_q = self._prefill_queries(case), self._decode_queries(case)
         keys, values = self._context(case, layers)
         weights = [[self._random(*size) for size in case.shape.products] for _ in range(layers)]
-        prefill, decode = (self._layer_calls(rows, weights, precision) for rows in _rows(case))
+        queries = [self._prefill_queries(case), *(self._decode_queries(case, width) for width in case.widths[:-1])]
+
+        def passes() -> Iterator[list[Callable[[], Tensor]]]:
+            """Of each forward pass, the prefill first, its calls in order."""
+            for number, (rows, q, library) in enumerate(zip(_rows(case), queries, floor.backends, strict=True)):
+                attention = partial(_attend, q, library=SDPBackend.__members__[library], causal=number == 0)
+                prepare = flattened.prepare if flattened and number else lambda k, v, a=attention: partial(a, k, v)
+                products = self._layer_calls(rows, weights, precision)
+                attends = [prepare(k, v) for k, v in zip(keys, values, strict=True)]
+                pairs = zip(products, attends, strict=True)
+                yield [call for (qkv, *others), attend in pairs for call in (qkv, attend, *others)]
+
         head_calls = [self._call(product, "bf16") for product in heads(case)]
-
-        def attention(q: Tensor, backend: str, causal: bool) -> Callable[[Tensor, Tensor], Callable[[], Tensor]]:
-            return lambda k, v: partial(_attend, q, k, v, SDPBackend.__members__[backend], causal)
-
-        def layers_of(
-            products: list[list[Callable[[], Tensor]]], attention: Callable[[Tensor, Tensor], Callable[[], Tensor]]
-        ) -> list[Callable[[], Tensor]]:
-            attends = [attention(k, v) for k, v in zip(keys, values, strict=True)]
-            pairs = zip(products, attends, strict=True)
-            return [call for (qkv, *others), attend in pairs for call in (qkv, attend, *others)]
-
-        prefill_attention = attention(prefill_q, floor.backends[0], causal=True)
-        decode_attention = attention(decode_q, floor.backends[1], causal=False)
-        prefill_calls = layers_of(prefill, prefill_attention)
-        decode_calls = layers_of(decode, flattened.prepare if flattened else decode_attention)
-        chain = [*prefill_calls, head_calls[0]]
-        for head in head_calls[1:]:
-            chain += [*decode_calls, head]
+        chain = [call for calls, head in zip(passes(), head_calls, strict=True) for call in (*calls, head)]
 
         def work() -> None:
             for call in chain:
@@ -183,10 +176,10 @@ class FloorBench:
     def _prefill_queries(self, case: Case) -> Tensor:
         return self._random(case.batch, case.shape.heads, case.context, case.shape.head_dim)
 
-    def _decode_queries(self, case: Case) -> Tensor:
+    def _decode_queries(self, case: Case, width: int) -> Tensor:
         """All beams and query heads of a key head as one row axis."""
         shape = case.shape
-        return self._random(case.batch, shape.kv_heads, case.width * shape.heads // shape.kv_heads, shape.head_dim)
+        return self._random(case.batch, shape.kv_heads, width * shape.heads // shape.kv_heads, shape.head_dim)
 
     def _context(self, case: Case, layers: int) -> tuple[Tensor, Tensor]:
         size = (layers, case.batch, case.shape.kv_heads, case.context, case.shape.head_dim)
@@ -207,12 +200,12 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, library: SDPBackend, causal: bool) 
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=causal)
 
 
-def _rows(case: Case) -> tuple[int, int]:
-    return case.tokens, case.rows
+def _rows(case: Case) -> tuple[int, ...]:
+    return case.tokens, *case.step_rows
 
 
 def layer_products(case: Case) -> Iterator[Product]:
-    for rows in _rows(case):
+    for rows in dict.fromkeys(_rows(case)):
         for out, inputs in case.shape.products:
             yield rows, out, inputs
 
@@ -220,4 +213,4 @@ def layer_products(case: Case) -> Iterator[Product]:
 def heads(case: Case) -> list[Product]:
     """Of each level: the last tokens' only at the first. With ``vocab`` scores the whole vocabulary."""
     out = case.shape.vocab if case.score == "vocab" else case.shape.codes
-    return [(rows, out, case.shape.hidden) for rows in (case.batch, *[case.rows] * case.steps)]
+    return [(rows, out, case.shape.hidden) for rows in (case.batch, *case.step_rows)]

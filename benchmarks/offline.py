@@ -118,7 +118,7 @@ class Offline:
 
     def _rivals(self, cases: Sequence[Case], model: Path) -> Iterator[tuple[str, Case, Callable[[], Row]]]:
         if self._options.flattened and self._options.floors:
-            for case in cases:
+            for case in (case for case in cases if isinstance(case.beam, int)):
                 yield FLATTENED, case, partial(self._flattened_row, case)
         if self._options.transformers:
             yield TRANSFORMERS, cases[0], partial(self._transformers_row, cases[0], model)

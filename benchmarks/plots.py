@@ -1,5 +1,6 @@
 """Plots of the committed results, as SVG in docs/plots: ``python -m benchmarks.plots``."""
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -35,7 +36,7 @@ def plots(results: Path) -> Iterator[tuple[str, Figure]]:
         rows = load(path)["rows"]
         for (beam, score), group in groupby(lines(rows), key=lambda line: (line.case["beam"], line.case["score"])):
             suffix = "" if score == "level" else f"-{score}"
-            yield f"{path.stem}-beam{beam}{suffix}.svg", _cases(list(group))
+            yield f"{path.stem}-beam{re.sub('[/ ]', '-', beam)}{suffix}.svg", _cases(list(group))
         if without := list(ablated(rows)):
             yield f"{path.stem}-ablation.svg", _ablation(without)
 

@@ -131,9 +131,8 @@ def _floor_phases(line: Line) -> tuple[float, float] | None:
     floor, case = line.floor, line.case
     if floor is None or "ms" not in floor:
         return None
-    prefill_tokens = case["batch"] * case["context"]
-    decode_tokens = (case["levels"] - 1) * case["batch"] * case["beam"]
-    prefill_share = prefill_tokens / (prefill_tokens + decode_tokens)
+    prefill_rows = case["batch"] * case["context"]
+    prefill_share = prefill_rows / (prefill_rows + case["decode_rows"])
     prefill = floor["prefill_products"] + floor["prefill_attention"] + prefill_share * floor["elementwise"]
     return prefill, floor["ms"] - prefill
 

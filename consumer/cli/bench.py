@@ -13,6 +13,8 @@ from engine.request import Score
 if TYPE_CHECKING:
     import torch
 
+    from benchmarks.cases import Case
+
 _CHECKOUT = Path(__file__).parents[2]
 
 
@@ -42,7 +44,8 @@ class Offline(_Run):
     """
 
     models: list[str] = Field(["qwen3-1.7b"], description="qwen3-0.6b, qwen3-1.7b, qwen3-4b or tiny")
-    beams: list[int] = Field([256], description="beam widths, the same at every level")
+    beams: list[str] = Field(["256"], description="beam widths: one for all levels, or 20/200/900 level by level")
+    margin: float | None = Field(None, ge=0, description="score margin of the beams")
     contexts: list[int] = Field([1000, 5000], description="context lengths in tokens")
     batches: list[int] = Field([1, 2, 4, 8], description="requests of a batch")
     scores: list[Score] = Field(["level"], description="what a step's probability is normalised over")
@@ -58,19 +61,15 @@ class Offline(_Run):
         from rich.console import Console
 
         from benchmarks.card import describe, device_name
-        from benchmarks.cases import table
         from benchmarks.measure import WallLimit
         from benchmarks.offline import Offline as OfflineRun
         from benchmarks.offline import OfflineOptions
         from benchmarks.results import ReportFile, default_path
-        from benchmarks.shapes import SHAPES
         from benchmarks.tables import offline_tables, progress_line
 
-        if unknown := [name for name in self.models if name not in SHAPES]:
-            raise SettingsError(f"no model {unknown[0]!r}: there are {', '.join(SHAPES)}")
         limit, device, console = WallLimit(self.wall_s), self._device(), Console()
         options = OfflineOptions(
-            cases=list(table(self.models, self.beams, self.contexts, self.batches, self.scores)),
+            cases=self._cases(),
             items=self.items,
             precisions=self.precisions,
             floors=self.floors,
@@ -86,6 +85,19 @@ class Offline(_Run):
             console.print(progress_line(row), highlight=False, soft_wrap=True)
         for each in offline_tables(report.rows):
             console.print(each)
+
+    def _cases(self) -> list["Case"]:
+        from benchmarks.cases import table
+        from benchmarks.shapes import SHAPES
+
+        if unknown := [name for name in self.models if name not in SHAPES]:
+            raise SettingsError(f"no model {unknown[0]!r}: there are {', '.join(SHAPES)}")
+        try:
+            levels = [tuple(int(width) for width in beam.split("/")) for beam in self.beams]
+            beams = [widths[0] if len(widths) == 1 else widths for widths in levels]
+            return list(table(self.models, beams, self.contexts, self.batches, self.scores, self.margin))
+        except ValueError as error:
+            raise SettingsError(f"beams: {error}") from error
 
 
 class Online(_Run):

@@ -175,6 +175,31 @@ def test_a_table_is_every_combination_and_names_differ() -> None:
     assert len({case.name for case in cases}) == len(cases) == 16
 
 
+def test_a_beam_may_have_a_width_for_every_level() -> None:
+    case = Case(SHAPES["qwen3-0.6b"], (20, 200, 900), 1000, 4)
+    assert case.name == "qwen3-0.6b, beam 20/200/900, context 1000, batch 4"
+    assert case.step_rows == (80, 800)  # the last level's beams are not decoded
+    assert [rows for rows, _, _ in heads(case)] == [4, 80, 800]
+    with pytest.raises(ValueError, match="3 levels"):
+        Case(TINY, (1, 2), 10, 1)
+
+
+@pytest.mark.parametrize("beams", ["20/x/900", "1/2"])
+def test_beams_that_make_no_sense_are_a_usage_error(beams: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(f"offline --models tiny --beams {beams}") == 2
+    assert "beams: " in capsys.readouterr().err
+
+
+def test_scheduled_beams_run_over_their_own_floor(tmp_path: Path) -> None:
+    out = tmp_path / "scheduled.json"
+    flags = "--models tiny --beams 2/4/8 --margin 1.5 --contexts 20 --batches 1 --items 500 --runs 1 --no-transformers"
+    assert bench(f"offline {flags} --no-ablate", out) == 0
+    assert [row["what"] for row in rows_of(out)] == [
+        "engine", "engine, two batches in flight", "bf16 floor", "bf16 chained floor",
+    ]  # fmt: skip
+    assert all("error" not in row and "beam 2/4/8 margin 1.5" in row["case"] for row in rows_of(out))
+
+
 def test_the_wall_limit_passes_with_the_clock() -> None:
     now = 10.0
     limit = WallLimit(5.0, lambda: now)
