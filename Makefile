@@ -14,47 +14,56 @@ RUN ?=
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@printf '%s\n' '' 'For example:' \
+	  '  make setup PYTHON=python3.12 VENV=.venv312' \
+	  '  make demo REUSE_TORCH=1 PYTHON=/path/to/python    # builds on its packages' \
+	  '  make demo DEMO_FLAGS="--users=40 --keep"' \
+	  '  make kafka KAFKA_FLAGS="--port 19092"' \
+	  '  make test PYTEST_FLAGS="-k wire -x"' \
+	  '  make stress STRESS_FLAGS=--kills=200' \
+	  '  make bench BENCH_FLAGS="--models qwen3-0.6b"      # recallstream bench --help' \
+	  '  make bench-check RUN=run.json                     # else a new run'
 
 $(READY): requirements.lock requirements-movielens.lock pyproject.toml deploy/setup.sh
 	VENV=$(VENV) bash deploy/setup.sh
 
-setup: $(READY) ## a virtual environment with everything in it (REUSE_TORCH=1 takes torch from the python that runs it)
+setup: $(READY) ## a virtual environment with everything in it
 
-demo: $(READY) ## real histories through a broker, a model and a live catalog, on this machine
+demo: $(READY) ## real histories through a broker, a model and a live catalog
 	$(BIN)/recallstream demo $(DEMO_FLAGS)
 
-kafka: $(READY) ## a real Apache Kafka on 127.0.0.1:9092 with the default topics (needs a JDK 17 and Maven; Ctrl-C stops it)
+kafka: $(READY) ## a real Apache Kafka on 127.0.0.1:9092 (JDK 17, Maven) until Ctrl-C
 	$(BIN)/python -m deploy.kafka $(KAFKA_FLAGS)
 
 test: $(READY) ## every test that needs neither a GPU nor a network
 	VENV=$(VENV) bash deploy/setup-browser.sh
-	$(BIN)/pytest -m "not gpu and not kafka and not stress" $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -m "not gpu and not kafka and not stress" $(PYTEST_FLAGS)
 
-test-kafka: $(READY) ## the delivery contract on a real Apache Kafka (needs a JDK 17 and Maven)
-	$(BIN)/pytest -m "kafka and not stress" $(PYTEST_FLAGS)
+test-kafka: $(READY) ## the delivery contract on a real Apache Kafka (JDK 17, Maven)
+	$(BIN)/python -m pytest -m "kafka and not stress" $(PYTEST_FLAGS)
 
-stress: $(READY) ## kills members under load on a real Apache Kafka, then checks the topics (STRESS_FLAGS=--kills=200)
-	$(BIN)/pytest -m "kafka and stress" $(PYTEST_FLAGS) $(STRESS_FLAGS)
+stress: $(READY) ## kills members under load on a real Apache Kafka, checks the topics
+	$(BIN)/python -m pytest -m "kafka and stress" $(PYTEST_FLAGS) $(STRESS_FLAGS)
 
 lint: $(READY) ## ruff, rules and format
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
 
 types: $(READY) ## mypy --strict
-	$(BIN)/mypy
+	$(BIN)/python -m mypy
 
 format: $(READY) ## let ruff rewrite what it can
-	$(BIN)/ruff check --fix .
-	$(BIN)/ruff format .
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
 
 docs: $(READY) ## write the generated pages of docs/ anew
 	$(BIN)/python -m benchmarks.plots
 	$(BIN)/python -m docs.generate
 
-bench: $(READY) ## measure the engine on this device beside its floors and rivals; see recallstream bench --help
+bench: $(READY) ## measure the engine on this device beside its floors and rivals
 	$(BIN)/recallstream bench offline $(BENCH_FLAGS)
 
-bench-check: $(READY) ## compare RUN=run.json, or a new run, with the committed results; names what got slower by over 5 %
+bench-check: $(READY) ## name what got over 5 % slower than the committed results
 	$(if $(RUN),,$(BIN)/recallstream bench offline --no-flattened --no-transformers --no-ablate --out $(CHECK_RUN) $(BENCH_FLAGS))
 	$(BIN)/python -m benchmarks.check $(or $(RUN),$(CHECK_RUN))
 
