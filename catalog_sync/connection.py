@@ -1,5 +1,7 @@
 """One way to make a Redis client, and reads with their types settled."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import overload
 
 import redis
@@ -8,21 +10,31 @@ from redis.client import PubSub
 from redis.retry import Retry
 
 from catalog_sync.settings import CatalogSettings
+from engine.errors import CatalogError
 
 
 def connect(settings: CatalogSettings) -> redis.Redis:
-    """A client that fails within ``socket_timeout``.
+    """A client that fails within ``socket_timeout``. Raises CatalogError ``redis`` for a URL that makes no sense.
 
     Its own retries are off: with redis-py's default a call on a hung server takes 15 s at a time-out of 1 s.
     """
-    client: redis.Redis = redis.Redis.from_url(
-        settings.url.get_secret_value(),
-        socket_timeout=settings.socket_timeout,
-        socket_connect_timeout=settings.socket_timeout,
-        socket_keepalive=True,
-        health_check_interval=settings.health_check_seconds,
-        retry=Retry(NoBackoff(), 0),
-    )
+    url = settings.url.get_secret_value()
+    over_tcp = {} if url.startswith("unix://") else {"socket_keepalive": True}
+    try:
+        client: redis.Redis = redis.Redis.from_url(
+            url,
+            socket_timeout=settings.socket_timeout,
+            socket_connect_timeout=settings.socket_timeout,
+            health_check_interval=settings.health_check_seconds,
+            retry=Retry(NoBackoff(), 0),
+            **over_tcp,
+        )
+        pool = client.connection_pool
+        pool.connection_class(**pool.connection_kwargs)  # else its options are looked at only when it connects
+    except (TypeError, ValueError) as error:
+        # what the parser says may quote a part of the password
+        why = "it begins with redis://, and / # ? in its password are written as %2F %23 %3F" if "@" in url else error
+        raise CatalogError("redis", f"the Redis URL makes no sense: {why}") from error
     return client
 
 
@@ -34,13 +46,25 @@ def subscribe(client: redis.Redis, channel: str) -> PubSub:
 
 
 def get_bytes(client: redis.Redis, key: str) -> bytes | None:
-    """GET."""
-    return _bytes(client.get(key))
+    """GET. Raises CatalogError ``wrong_type`` for a key that holds no string."""
+    with _naming(key):
+        return _bytes(client.get(key))
 
 
 def get_hash(client: redis.Redis, key: str) -> dict[bytes, bytes]:
-    """HGETALL."""
-    return {_bytes(name): _bytes(value) for name, value in client.hgetall(key).items()}
+    """HGETALL. Raises CatalogError ``wrong_type`` for a key that holds no hash."""
+    with _naming(key):
+        return {_bytes(name): _bytes(value) for name, value in client.hgetall(key).items()}
+
+
+@contextmanager
+def _naming(key: str) -> Iterator[None]:
+    try:
+        yield
+    except redis.ResponseError as error:
+        if str(error).startswith("WRONGTYPE"):
+            raise CatalogError("wrong_type", f"the key {key} holds another kind of value") from error
+        raise
 
 
 @overload

@@ -59,7 +59,12 @@ class Publisher:
         return standing
 
     def pointer(self, model: str) -> Pointer | None:
-        return Pointer.read(get_hash(self._redis, self._keys.current(model)))
+        """What is current. Raises CatalogError ``pointer`` or ``wrong_type``, naming the key."""
+        key = self._keys.current(model)
+        try:
+            return Pointer.read(get_hash(self._redis, key))
+        except CatalogError as error:
+            raise CatalogError(error.reason, f"{key}: {error.message}") from error
 
     def manifest(self, version: str) -> Manifest:
         """What a version consists of. Raises CatalogError ``unknown_version``."""
@@ -95,6 +100,7 @@ class Publisher:
 
     def status(self) -> FleetStatus:
         """Everything of the namespace."""
+        pointers: dict[str, Pointer] = {}
         manifests, acks, unreadable = [], [], []
         for key in self._scan(self._keys.manifest("*")):
             try:
@@ -102,13 +108,17 @@ class Publisher:
             except CatalogError:
                 unreadable.append(key)
         for key in self._scan(self._keys.ack("*")):
-            if raw := get_bytes(self._redis, key):  # it may have expired since the scan
-                try:
+            try:
+                if raw := get_bytes(self._redis, key):  # it may have expired since the scan
                     acks.append(read_record(raw, Ack, "ack"))
-                except CatalogError:
-                    unreadable.append(key)
-        models = sorted({manifest.model for manifest in manifests})
-        pointers = {model: pointer for model in models if (pointer := self.pointer(model))}
+            except CatalogError:
+                unreadable.append(key)
+        for model in sorted({manifest.model for manifest in manifests}):
+            try:
+                if pointer := self.pointer(model):
+                    pointers[model] = pointer
+            except CatalogError:
+                unreadable.append(self._keys.current(model))
         return FleetStatus(pointers, tuple(manifests), tuple(acks), tuple(unreadable))
 
     def _scan(self, pattern: str) -> list[str]:

@@ -100,7 +100,7 @@ class _OnRedis(BaseModel):
         try:
             with connect(merged) as client:
                 yield Publisher(client, merged.namespace)
-        except (redis.RedisError, ValueError) as error:  # ValueError: a URL that makes no sense
+        except redis.RedisError as error:
             raise CatalogError("redis", f"Redis: {error}") from error
 
 
@@ -218,7 +218,12 @@ class CatalogCommand(LayeredSettings):
 def _say(line: str) -> None:
     from rich.console import Console
 
-    Console().print(line, markup=False, highlight=False, soft_wrap=True)
+    Console().print(_visible(line), markup=False, highlight=False, soft_wrap=True)
+
+
+def _visible(text: str) -> str:
+    """Without characters that a terminal would obey: names come from files and from Redis."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 def _say_current(model: str, pointer: "Pointer") -> None:
@@ -228,6 +233,7 @@ def _say_current(model: str, pointer: "Pointer") -> None:
 def _build_summary(catalog: "Catalog", version: str, size: int, seconds: float) -> "Table":
     import numpy as np
     from rich.table import Table
+    from rich.text import Text
 
     per_sid = np.diff(catalog.trie.item_begin[-1])
     table = Table(show_header=False)
@@ -244,7 +250,7 @@ def _build_summary(catalog: "Catalog", version: str, size: int, seconds: float) 
         "seconds": f"{seconds:.2f}",
     }
     for name, value in rows.items():
-        table.add_row(name, value)
+        table.add_row(name, Text(_visible(value)))
     return table
 
 
@@ -255,7 +261,7 @@ def _versions_table(status: "FleetStatus") -> "Table":
     table = Table("model", "version", "label", "items", "MiB", "current", title="versions", title_justify="left")
     for manifest in status.manifests:
         cells = (manifest.model, manifest.version, manifest.label or "", f"{manifest.items:,}")
-        table.add_row(*map(Text, cells), f"{manifest.size / 2**20:.1f}", _standing(manifest, status))
+        table.add_row(*map(Text, map(_visible, cells)), f"{manifest.size / 2**20:.1f}", _standing(manifest, status))
     return table
 
 
@@ -280,5 +286,5 @@ def _acks_table(status: "FleetStatus") -> "Table":
     for ack in status.acks:
         age = max(0.0, time.time() - ack.time_ms / 1000)
         cells = (ack.instance, ack.model, ack.version or "none", str(ack.generation), ack.state, ack.error or "")
-        table.add_row(*map(Text, cells), f"{age:.0f} s")
+        table.add_row(*map(Text, map(_visible, cells)), f"{age:.0f} s")
     return table

@@ -1,3 +1,4 @@
+import re
 import threading
 from collections.abc import Iterator
 
@@ -141,11 +142,40 @@ def test_status_shows_what_is_there_and_survives_nonsense(fleet: Fleet) -> None:
     fleet.redis.set(fleet.keys.ack("i1"), msgspec.json.encode(ack))
     fleet.redis.set(fleet.keys.ack("i2"), b"\xff nonsense")
     fleet.redis.set(fleet.keys.manifest("future"), b'{"format": 9}')
+    fleet.redis.hset(fleet.keys.manifest("hash"), "a", "b")
+    fleet.redis.lpush(fleet.keys.ack("list"), "a")
+    other = fleet.publisher.upload(*version_with([3], model="other"))
+    fleet.redis.set(fleet.keys.current("other"), "no hash")
     status = fleet.publisher.status()
     assert status.pointers == {MODEL: new}
-    assert {(m.version, m.label) for m in status.manifests} == {(old.version, "monday"), (new.version, None)}
+    assert {(m.version, m.label) for m in status.manifests} == {
+        (old.version, "monday"),
+        (new.version, None),
+        (other.version, None),
+    }
     assert status.acks == (ack,)
-    assert set(status.unreadable) == {fleet.keys.ack("i2"), fleet.keys.manifest("future")}
+    keys = fleet.keys
+    unreadable = {
+        keys.ack("i2"),
+        keys.ack("list"),
+        keys.manifest("future"),
+        keys.manifest("hash"),
+        keys.current("other"),
+    }
+    assert set(status.unreadable) == unreadable
+
+
+@pytest.mark.parametrize("kind", ["text", "hash"])
+def test_a_pointer_that_stands_in_the_way_is_named(fleet: Fleet, kind: str) -> None:
+    key = fleet.keys.current(MODEL)
+    if kind == "text":
+        fleet.redis.set(key, "no hash")
+    else:
+        fleet.redis.hset(key, "version", "v")
+    with pytest.raises(CatalogError, match=re.escape(key)):
+        fleet.publish([1])
+    with pytest.raises(CatalogError, match=re.escape(key)):
+        fleet.publisher.rollback(MODEL)
 
 
 @pytest.mark.parametrize(

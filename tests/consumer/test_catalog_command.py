@@ -156,6 +156,19 @@ def test_an_error_is_one_line_and_an_exit_code(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_names_are_shown_as_they_are_and_command_no_terminal(tmp_path: Path, capsys: Say) -> None:
+    path, output = source(tmp_path, [1]), tmp_path / "out.rsc"
+    path.write_text(path.read_text().replace("title", "[/red]"))
+    options = ["--model", "[bold]\x1b[31mm", "--levels", "4,4", "--output", str(output)]
+    assert main(["catalog", "build", str(path), *options]) == 0
+    assert main(["catalog", "publish", str(output)]) == 0
+    assert main(["catalog", "status"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("[bold]\ufffd[31mm") == 3
+    assert "[/red]" in said
+    assert "\x1b" not in said
+
+
 def test_a_bad_line_of_the_source_is_named(tmp_path: Path, capsys: Say) -> None:
     path = source(tmp_path, [1, 2, 1])
     assert (
