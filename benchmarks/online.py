@@ -1,18 +1,19 @@
 """The whole service under load: requests through Kafka (the mock cluster, in this process) and back.
 
-A closed loop keeps ``outstanding`` requests in the air, each with a history never seen before. The rate is compared
-with what the same engine does offline, in this run, with batches of that size.
+A closed loop keeps so many requests in the air, each with a history never seen before; or requests arrive at random, at
+a given rate. The rate is compared with what the same engine does offline, in this run, with batches of that size.
 """
 
 import asyncio
 import logging
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,6 +36,7 @@ from engine.recall_engine import RecallEngine
 from engine.request import BeamPolicy, RecallRequest
 from engine.settings import EngineSettings
 
+ONLINE = "online"
 _OFFLINE_RUNS = 8
 _READY_S = 30.0
 _TIMEOUT_S = 30.0
@@ -43,13 +45,25 @@ _TOP_K = 100
 
 @dataclass(frozen=True, slots=True)
 class OnlineOptions:
-    """Contexts and widths are uniform between their two ends; ``requests`` of each round."""
+    """Contexts and widths are uniform between their two ends.
+
+    ``outstanding``: requests in the air, one measurement each; ``rate``: arrivals a second instead, at random;
+    ``requests`` of each round.
+    """
 
     contexts: tuple[int, int]
     widths: tuple[int, int]
-    outstanding: int = 4
+    outstanding: tuple[int, ...] = (4,)
+    rate: float | None = None
     requests: int = 100
     rounds: int = 3
+
+    def fields(self, outstanding: int) -> dict[str, object]:
+        (low, high), (narrow, wide) = self.contexts, self.widths
+        context = f"context {low}" if low == high else f"contexts {low} to {high}"
+        beam = f"beam {narrow}" if narrow == wide else f"beams {narrow} to {wide}"
+        load = f"{outstanding} outstanding" if self.rate is None else f"{self.rate:g} arrivals a second"
+        return {"case": f"{beam}, {context}, {load}", "outstanding": outstanding}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +72,9 @@ class Load:
 
     history: NDArray[np.int64]
     width: int
+
+
+Send = Callable[[Load], Coroutine[Any, Any, None]]
 
 
 class LoadMaker:
@@ -87,7 +104,7 @@ def loaded_model(model: str, items: int, options: OnlineOptions, device: torch.d
         shape = SHAPES.get(model)
         path = Path(model) if shape is None else write_model(shape, Path(scratch), device)
         spec = ModelSpec.load(path)
-        batch = 2 * options.outstanding
+        batch = 2 * max(options.outstanding)
         settings = EngineSettings(
             model=path,
             device="cuda" if device.type == "cuda" else "cpu",
@@ -102,45 +119,59 @@ def loaded_model(model: str, items: int, options: OnlineOptions, device: torch.d
 def run_online(
     engine: RecallEngine, items: int, options: OnlineOptions, report: ReportFile, limit: WallLimit
 ) -> Iterator[Row]:
-    """An offline row, a row a round, and what they come to. Raises RecallstreamError if the service does not answer."""
+    """For each load an offline row, a row a round, and what they come to.
+
+    Raises RecallstreamError if the service does not answer.
+    """
     make = LoadMaker(engine, options, items)
-    offline = offline_rate(engine, make, options)
-    yield report.add(offline)
-    rounds = []
-    with CardWatch(engine.device) as watch, _service(engine) as kafka:
-        before = engine.stats()
-        for number in range(options.rounds):
-            if limit.passed:
-                break
-            row = asyncio.run(_round(kafka, make.take(options.requests), options.outstanding))
-            rounds.append(report.add({"what": f"round {number + 1}", **_fields(options), **row}))
-            yield rounds[-1]
-        after = engine.stats()
-    rates = [row["requests_per_s"] for row in rounds]
-    if rates:
-        summary = {
-            "requests_per_s": median(rates),
-            "of_offline": round(median(rates) / offline["requests_per_s"], 4),
-            "ms": median(row["ms"] for row in rounds),
-            "p99_ms": max(row["p99_ms"] for row in rounds),
-            "p99_over_p50": round(max(row["p99_ms"] / row["ms"] for row in rounds), 3),
-            "engine_counts": {name: value - before[name] for name, value in after.items() if value != before[name]},
-            "card": watch.summary(),
-        }
-        yield report.add({"what": "online", **_fields(options), **summary})
+    offline = {load: report.add(offline_rate(engine, make, options, load)) for load in options.outstanding}
+    with _service(engine) as kafka:
+        for load, alone in offline.items():
+            yield alone
+            before, rounds = engine.stats(), []
+            with CardWatch(engine.device) as watch:
+                for number in range(options.rounds):
+                    if limit.passed:
+                        return
+                    row = asyncio.run(_round(kafka, make.take(options.requests), load, options.rate))
+                    rounds.append(report.add({"what": f"round {number + 1}", **options.fields(load), **row}))
+                    yield rounds[-1]
+            counts = {name: value - before[name] for name, value in engine.stats().items()}
+            whole = _whole(rounds, alone, counts) | {"card": watch.summary()}
+            yield report.add({"what": ONLINE, **options.fields(load), **whole})
 
 
-def offline_rate(engine: RecallEngine, make: LoadMaker, options: OnlineOptions) -> Row:
-    """The engine alone, batches of ``outstanding``; the first two batches are not counted."""
+def _whole(rounds: Sequence[Row], offline: Row, counts: Mapping[str, float]) -> Row:
+    """The rounds together. ``counts``: what the engine counted meanwhile."""
+    rate = median(row["requests_per_s"] for row in rounds)
+    return {
+        "requests_per_s": rate,
+        "of_offline": round(rate / offline["requests_per_s"], 4),
+        "ms": median(row["ms"] for row in rounds),
+        "p99_ms": max(row["p99_ms"] for row in rounds),
+        "p99_over_p50": round(max(row["p99_ms"] / row["ms"] for row in rounds), 3),
+        "graph_hits": {what: share for what in ("prefills", "searches") if (share := _hits(counts, what)) is not None},
+        "engine_counts": {name: value for name, value in counts.items() if value},
+    }
+
+
+def _hits(counts: Mapping[str, float], what: str) -> float | None:
+    """Share that ran from a graph."""
+    graph, eager = counts.get(f"graph_{what}", 0), counts.get(f"eager_{what}", 0)
+    return round(graph / (graph + eager), 4) if graph + eager else None
+
+
+def offline_rate(engine: RecallEngine, make: LoadMaker, options: OnlineOptions, batch: int) -> Row:
+    """The engine alone, one batch after another; the first two are not counted."""
 
     def call() -> None:
-        results(engine.recall(_requests(engine, make.take(options.outstanding))))
+        results(engine.recall(_requests(engine, make.take(batch))))
 
     for _ in range(2):
         call()
     timing = Timing.of([wall_ms(call, 1).median_ms for _ in range(_OFFLINE_RUNS)])
-    rate = round(options.outstanding / timing.median_ms * 1e3, 3)
-    return {"what": "offline", **_fields(options), **timing.row(), "requests_per_s": rate}
+    rate = round(batch / timing.median_ms * 1e3, 3)
+    return {"what": "offline", **options.fields(batch), **timing.row(), "requests_per_s": rate}
 
 
 def _requests(engine: RecallEngine, loads: Sequence[Load]) -> list[RecallRequest]:
@@ -180,30 +211,24 @@ def _wait_until_joined(loop: ServingLoop) -> None:
         time.sleep(0.01)
 
 
-async def _round(kafka: KafkaSettings, loads: Sequence[Load], outstanding: int) -> Row:
-    """All of ``loads``, so many in the air at a time."""
-    queue = iter(loads)
+async def _round(kafka: KafkaSettings, loads: Sequence[Load], outstanding: int, rate: float | None) -> Row:
+    """All of ``loads``, so many in the air at a time, or each at its random moment."""
     latencies: list[float] = []
     stages: dict[str, list[float]] = {}
 
     async with RecallClient(kafka, timeout=_TIMEOUT_S) as client:
 
-        async def work() -> None:
-            for load in queue:
-                begin = time.perf_counter()
-                reply = await client.recall(
-                    history=load.history, beam={"width": load.width}, top_k=min(_TOP_K, load.width)
-                )
-                latencies.append((time.perf_counter() - begin) * 1e3)
-                if reply.status != "ok":
-                    raise RecallstreamError(f"a reply of status {reply.status}: {reply.error}")
-                for stage, milliseconds in reply.timing_ms.items():
-                    stages.setdefault(stage, []).append(milliseconds)
+        async def send(load: Load) -> None:
+            begin = time.perf_counter()
+            reply = await client.recall(history=load.history, beam={"width": load.width}, top_k=min(_TOP_K, load.width))
+            latencies.append((time.perf_counter() - begin) * 1e3)
+            if reply.status != "ok":
+                raise RecallstreamError(f"a reply of status {reply.status}: {reply.error}")
+            for stage, milliseconds in reply.timing_ms.items():
+                stages.setdefault(stage, []).append(milliseconds)
 
         begin = time.perf_counter()
-        async with asyncio.TaskGroup() as workers:
-            for _ in range(outstanding):
-                workers.create_task(work())
+        await (_closed_loop(send, loads, outstanding) if rate is None else _arrivals(send, loads, rate))
         seconds = time.perf_counter() - begin
     percentiles = quantiles(latencies, n=100, method="inclusive") if len(latencies) > 1 else latencies * 99
     return {
@@ -216,8 +241,23 @@ async def _round(kafka: KafkaSettings, loads: Sequence[Load], outstanding: int) 
     }
 
 
-def _fields(options: OnlineOptions) -> dict[str, object]:
-    (low, high), (narrow, wide) = options.contexts, options.widths
-    context = f"context {low}" if low == high else f"contexts {low} to {high}"
-    beam = f"beam {narrow}" if narrow == wide else f"beams {narrow} to {wide}"
-    return {"case": f"{beam}, {context}, {options.outstanding} outstanding", "outstanding": options.outstanding}
+async def _closed_loop(send: Send, loads: Sequence[Load], outstanding: int) -> None:
+    queue = iter(loads)
+
+    async def work() -> None:
+        for load in queue:
+            await send(load)
+
+    async with asyncio.TaskGroup() as workers:
+        for _ in range(outstanding):
+            workers.create_task(work())
+
+
+async def _arrivals(send: Send, loads: Sequence[Load], rate: float) -> None:
+    """A Poisson process, the same moments in every run."""
+    moments = np.random.default_rng(11).exponential(1 / rate, len(loads)).cumsum()
+    begin = time.perf_counter()
+    async with asyncio.TaskGroup() as tasks:
+        for load, moment in zip(loads, moments, strict=True):
+            await asyncio.sleep(max(0.0, begin + moment - time.perf_counter()))
+            tasks.create_task(send(load))

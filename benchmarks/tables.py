@@ -34,12 +34,14 @@ def progress_line(row: Row) -> str:
     return f"{row['case']}: {row['what']} {found}"
 
 
-def online_table(rows: Sequence[Row]) -> Table:
-    table = Table("", "requests/s", "p50 ms", "p99 ms", "of offline", title=rows[0]["case"] if rows else None)
-    for row in rows:
-        cells = (number(row.get("ms")), number(row.get("p99_ms")), share(row.get("of_offline")))
-        table.add_row(row["what"], f"{row['requests_per_s']:.2f}", *cells)
-    return table
+def online_tables(rows: Sequence[Row]) -> Iterator[Table]:
+    for case in dict.fromkeys(row["case"] for row in rows):
+        table = Table("", "requests/s", "p50 ms", "p99 ms", "of offline", title=case)
+        for row in rows:
+            if row["case"] == case:
+                cells = (number(row.get("ms")), number(row.get("p99_ms")), share(row.get("of_offline")))
+                table.add_row(row["what"], f"{row['requests_per_s']:.2f}", *cells)
+        yield table
 
 
 def number(value: float | None) -> str:

@@ -196,6 +196,9 @@ def _online(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
             ],
         )  # fmt: skip
         if (whole := find(here, what="online")) is not None:
+            if whole["graph_hits"]:
+                hits = (f"{ratio:.1%} of {what}" for what, ratio in whole["graph_hits"].items())
+                yield f"From a graph: {', '.join(hits)}.\n"
             rate = _met(whole["of_offline"] >= OF_OFFLINE_TARGET)
             tail = _met(whole["p99_over_p50"] <= TAIL_TARGET)
             yield f"Targets: {OF_OFFLINE_TARGET} of the offline rate {rate}; p99 at most {TAIL_TARGET} of p50 {tail}.\n"

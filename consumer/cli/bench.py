@@ -106,7 +106,8 @@ class Online(_Run):
     model: str = Field("qwen3-1.7b", description="a shape with random weights, or a model directory")
     contexts: list[int] = Field([5000], min_length=1, max_length=2, description="context tokens, or least and most")
     beams: list[int] = Field([256], min_length=1, max_length=2, description="beam width, or least and most")
-    outstanding: int = Field(4, ge=1, description="requests in the air at a time")
+    outstanding: list[int] = Field([4], min_length=1, description="requests in the air at a time; one measurement each")
+    rate: float | None = Field(None, gt=0, description="arrivals a second, at random, whatever is in the air")
     requests: int = Field(100, ge=2, description="requests of a round")
     rounds: int = Field(3, ge=1, description="rounds")
     items: int = Field(1_000_000, ge=1, description="items of the catalog")
@@ -118,13 +119,14 @@ class Online(_Run):
         from benchmarks.measure import WallLimit
         from benchmarks.online import OnlineOptions, loaded_model, run_online
         from benchmarks.results import ReportFile, default_path
-        from benchmarks.tables import online_table
+        from benchmarks.tables import online_tables
 
         limit, device, console = WallLimit(self.wall_s), self._device(), Console()
         options = OnlineOptions(
             contexts=(self.contexts[0], self.contexts[-1]),
             widths=(self.beams[0], self.beams[-1]),
-            outstanding=self.outstanding,
+            outstanding=tuple(self.outstanding),
+            rate=self.rate,
             requests=self.requests,
             rounds=self.rounds,
         )
@@ -134,7 +136,8 @@ class Online(_Run):
         with loaded_model(self.model, self.items, options, device) as engine:
             for row in run_online(engine, self.items, options, report, limit):
                 console.print(f"{row['what']}: {row['requests_per_s']} requests/s", highlight=False)
-        console.print(online_table(report.rows))
+        for each in online_tables(report.rows):
+            console.print(each)
 
 
 class Kernels(_Run):

@@ -118,14 +118,25 @@ def test_kernels_need_a_cuda_device(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_online_run_answers_every_request_through_kafka(tmp_path: Path) -> None:
     out = tmp_path / "online.json"
-    flags = "--contexts 40,80 --beams 8 --items 2000 --requests 8 --rounds 2 --outstanding 2"
+    flags = "--contexts 40,80 --beams 8 --items 2000 --requests 8 --rounds 2 --outstanding 2,3"
     assert bench(f"online --model {DEMO} {flags}", out) == 0
     rows = rows_of(out)
-    assert [row["what"] for row in rows] == ["offline", "round 1", "round 2", "online"]
-    assert [row["requests"] for row in rows[1:3]] == [8, 8]
-    whole = rows[3]
-    assert whole["of_offline"] == pytest.approx(whole["requests_per_s"] / rows[0]["requests_per_s"], abs=1e-3)
-    assert whole["p99_ms"] >= whole["ms"]
+    for outstanding in (2, 3):
+        offline, *rounds, whole = [row for row in rows if row["outstanding"] == outstanding]
+        assert [row["what"] for row in (offline, *rounds, whole)] == ["offline", "round 1", "round 2", "online"]
+        assert [row["requests"] for row in rounds] == [8, 8]
+        assert whole["of_offline"] == pytest.approx(whole["requests_per_s"] / offline["requests_per_s"], abs=1e-3)
+        assert whole["p99_ms"] >= whole["ms"]
+    assert f"### {rows[0]['case']}" in performance_page(tmp_path)
+
+
+def test_random_arrivals_are_all_answered(tmp_path: Path) -> None:
+    out = tmp_path / "online.json"
+    flags = "--contexts 40 --beams 8 --items 2000 --requests 8 --rounds 1 --rate 200"
+    assert bench(f"online --model {DEMO} {flags}", out) == 0
+    offline, first, _ = rows_of(out)
+    assert offline["case"] == "beam 8, context 40, 200 arrivals a second"
+    assert first["requests"] == 8
 
 
 def test_transformers_load_the_same_model_directory(tmp_path: Path) -> None:
