@@ -52,7 +52,7 @@ def build_app(source: StatusSource, page: str = "status.html", below: Sequence[B
 
     def metrics(request: Request) -> Response:
         source.refresh()
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        encode, content_type = _encoder(request.headers.get("accept", ""))
         return Response(encode(source.registry), headers=_NOT_STORED | {"content-type": content_type})
 
     def healthz(request: Request) -> Response:
@@ -108,6 +108,13 @@ class HttpServer:
 
 def _json(content: Mapping[str, Any], status_code: int = 200) -> JSONResponse:
     return JSONResponse(content, status_code, headers=_NOT_STORED)
+
+
+def _encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+    try:
+        return choose_encoder(accept)
+    except (TypeError, ValueError):  # a version that is none
+        return choose_encoder("")
 
 
 def _on_the_loop(endpoint: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:

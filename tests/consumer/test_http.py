@@ -90,6 +90,14 @@ def test_metrics_speak_openmetrics_to_whoever_asks(client: httpx.Client) -> None
     assert answer.text.endswith("# EOF\n")
 
 
+@pytest.mark.parametrize("version", ["abc", "1.x", "1=", "", "\xb2"])
+def test_a_scraper_that_asks_for_no_version_that_exists_gets_text(client: httpx.Client, version: str) -> None:
+    accept = f"application/openmetrics-text; version={version},text/plain; version={version}"
+    answer = client.get("/metrics", headers={"accept": accept.encode("latin-1")})
+    assert answer.status_code == 200
+    assert "recallstream_test_gauge" in answer.text
+
+
 def test_status_is_json_that_nobody_caches(client: httpx.Client) -> None:
     answer = client.get("/status")
     assert answer.json() == {"service": {"ready": True}}
