@@ -25,7 +25,8 @@ def letters_table(letters: Iterable[StoredLetter], title: str) -> Table:
     )
     for letter in letters:
         size = f"{len(letter.record.value or b''):,}{' cut' if letter.truncated else ''}"
-        cells = (letter.error_class, letter.stage, letter.message, origin_of(letter), str(letter.attempt), size)
+        why = map(_plain, (letter.error_class, letter.stage, letter.message))
+        cells = (*why, origin_of(letter), str(letter.attempt), size)
         table.add_row(letter.at, _time(letter.record.timestamp_ms), *map(Text, cells))
     return table
 
@@ -72,7 +73,7 @@ def counts_table(counts: Mapping[tuple[str, str, str], int]) -> Table:
 def _grid(rows: Iterable[tuple[str, str]]) -> Table:
     table = Table.grid(padding=(0, 2))
     for name, content in rows:
-        table.add_row(Text(name, style="bold"), Text(content))
+        table.add_row(Text(_plain(name), style="bold"), Text(content))
     return table
 
 
@@ -102,7 +103,12 @@ def _field(name: str, content: Any) -> str:
             content = np.frombuffer(content, dtype).tolist()
     if isinstance(content, list) and len(content) > MOST_IDS:
         return f"{str(content[:MOST_IDS])[:-1]}, ... {len(content):,} in all]"
-    return _bytes(content) if isinstance(content, bytes) else str(content)
+    return _bytes(content) if isinstance(content, bytes) else _plain(str(content))
+
+
+def _plain(text: str) -> str:
+    """Without anything that would speak to the terminal."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
 def _hex(value: bytes) -> Iterator[str]:

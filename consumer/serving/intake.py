@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from consumer.serving.admission import AdmissionGate, Flow
+from consumer.serving.bad_records import BadRecordLimit
 from consumer.serving.batch_queue import BatchQueue
 from consumer.serving.deadlines import Deadline, Moment
 from consumer.serving.in_flight import Denied, InFlight, Outcome
@@ -56,6 +57,7 @@ class Intake:
         observer: ServingObserver,
         clock: Callable[[], float],
         halted: Callable[[], bool],
+        limit: BadRecordLimit,
     ) -> None:
         self.view = IntakeView()
         self.tick = clock()
@@ -66,6 +68,7 @@ class Intake:
         self._observer = observer
         self._clock = clock
         self._halted = halted
+        self._limit = limit
         self._tracker = OffsetTracker()
         self._gate = AdmissionGate(batch, kafka.max_message_bytes)
         self._done: SimpleQueue[InFlight] = SimpleQueue()
@@ -115,6 +118,7 @@ class Intake:
         if not records:
             return
         self._observer.received(len(records), sum(len(record.value or b"") for record in records))
+        self._limit.read(len(records), self._clock())
         queued: list[InFlight] = []
         for record in records:
             now = Moment(time.time() * 1000, self._clock())

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Literal
 
+from consumer.serving.bad_records import BadRecordLimit
 from consumer.serving.in_flight import BAD_RECORD, Answer, Denied, InFlight, Outcome
 from consumer.serving.observer import ReplyTimes, ServingObserver
 from consumer.stream.errors import StreamError
 from consumer.stream.producer import Failure, FailureKind, ReplyProducer
 from consumer.stream.settings import KafkaSettings
-from consumer.wire.dead_letter import dead_letter
+from consumer.wire.dead_letter import attempt_of, dead_letter
 from consumer.wire.headers import reply_headers
 from consumer.wire.reply import encode_error, encode_reply, status_of
 from engine.errors import RequestError
@@ -69,8 +70,10 @@ class ReplyLoop:
         confirmed: Callable[[InFlight], None],
         observer: ServingObserver,
         clock: Callable[[], float],
+        limit: BadRecordLimit,
     ) -> None:
         self._settings = settings
+        self._limit = limit
         self._confirmed = confirmed
         self._observer = observer
         self._clock = clock
@@ -167,10 +170,16 @@ class ReplyLoop:
         )
 
     def _send_dead_letter(self, item: InFlight, reason: str, message: str, stage: str) -> None:
+        if attempt_of(item.record.headers) == 1:  # an operator's replay that fails again says nothing new
+            self._check_share(reason, message)
         item.dead_lettered = True
         self._observer.dead_letter(reason)
         log.warning("dead letter: %s[%d]@%d: %s: %s", *item.ticket.partition, item.ticket.offset, reason, message)
         self._send_again(DeadLetterSent(item, reason, message, stage, self._settings.max_message_bytes))
+
+    def _check_share(self, reason: str, message: str) -> None:
+        if wrong := self._limit.bad(self._clock()):
+            raise StreamError(f"{wrong}; the last: {reason}: {message}")
 
     def _send_again(self, sent: DeadLetterSent) -> None:
         letter = dead_letter(

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 
+from consumer.serving.bad_records import BadRecordLimit
 from consumer.serving.batch_queue import BatchQueue
 from consumer.serving.device import DeviceLoop
 from consumer.serving.in_flight import InFlight, Outcome
@@ -65,7 +66,8 @@ class ServingLoop:
         self._failure: str | None = None
         reply_topics = (kafka.reply_topic, *kafka.reply_topics_allowed)
         self._queue = BatchQueue(batch, clock, self._answer_expired)
-        self._replies = ReplyLoop(kafka, lambda item: self._intake.confirmed(item), self._observer, clock)
+        limit = BadRecordLimit(batch)
+        self._replies = ReplyLoop(kafka, lambda item: self._intake.confirmed(item), self._observer, clock, limit)
         self._device = DeviceLoop(engine, self._queue, self._replies.put, self._observer, clock)
         self._intake = Intake(
             kafka,
@@ -76,6 +78,7 @@ class ServingLoop:
             self._observer,
             clock,
             lambda: self._failure is not None,
+            limit,
         )
         self._intake_thread = self._thread("intake", self._run_intake)
         self._device_thread = self._thread("device", lambda: self._guard("device", self._device.run))

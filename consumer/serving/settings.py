@@ -20,6 +20,11 @@ class BatchSettings(BaseModel):
     max_span: int = Field(65_536, ge=1, description="offsets of one partition that may wait for its oldest request")
     resume_at: float = Field(0.5, gt=0, le=1, description="share of the bounds at which reading goes on")
     pause_after_s: float = Field(1.0, ge=0, description="a full queue for so long pauses the partitions at the broker")
+    bad_share_limit: float = Field(
+        0.5, gt=0, le=1, description="a larger share of bad records ends the process: the deploy is bad; 1: no limit"
+    )
+    bad_window_records: int = Field(200, ge=1, description="the least records that this share is taken of")
+    bad_window_s: float = Field(60.0, gt=0, description="it is taken of the last so many seconds, if they hold as many")
     commit_interval_ms: float = Field(100.0, ge=0, description="time between two offset commits")
     drain_s: float = Field(20.0, gt=0, description="time to finish what was read when told to stop")
     revoke_drain_s: float = Field(5.0, gt=0, description="time to finish a partition's requests when it is taken away")

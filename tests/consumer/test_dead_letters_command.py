@@ -117,6 +117,18 @@ def test_show_prints_headers_fields_and_bytes(made: Harness, capsys: Say) -> Non
     assert error_of(capsys) == f"{DEAD_LETTERS} has no record at 0:99"
 
 
+def test_nothing_that_a_letter_holds_reaches_the_terminal_as_a_command(made: Harness, capsys: Say) -> None:
+    nasty = "\x1b[31m"
+    headers = {"dlq.error.class": nasty.encode(), "dlq.error.message": nasty.encode(), nasty: nasty.encode()}
+    made.send(nasty, topic=DEAD_LETTERS, key=nasty.encode(), headers=headers, labels={nasty: nasty})
+    made.flush()
+    assert run(made, "list") == 0
+    assert run(made, "show", "0") == 0
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert "\\x1b[31m" in shown
+
+
 def sent_back(made: Harness, capsys: Say, *filters: str) -> int:
     """How many the command says it sent."""
     capsys.readouterr()
