@@ -14,6 +14,7 @@ from engine.errors import CatalogError
 
 CHUNK_BYTES = 4 << 20  # one 192 MiB GET stalls its neighbours by 160 ms, chunks of 4 MiB by 10
 HISTORY_LIMIT = 16
+MAX_GENERATION = 1 << 53  # Redis counts them in Lua, in doubles
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 
@@ -101,9 +102,12 @@ class Pointer(msgspec.Struct, frozen=True):
             return None
         try:
             history = msgspec.json.decode(raw.get(b"history", b"[]"), type=tuple[str, ...])
-            return cls(raw[b"version"].decode(), int(raw[b"generation"]), raw[b"manifest"].decode(), history)
+            pointer = cls(raw[b"version"].decode(), int(raw[b"generation"]), raw[b"manifest"].decode(), history)
         except (KeyError, ValueError) as error:
             raise CatalogError("pointer", f"unreadable pointer: {error!r}") from error
+        if not 0 < pointer.generation < MAX_GENERATION:
+            raise CatalogError("pointer", f"unreadable pointer: its generation is not in 1 to 2^53")
+        return pointer
 
 
 class Ack(msgspec.Struct, frozen=True):
