@@ -106,7 +106,7 @@ class Pointer(msgspec.Struct, frozen=True):
         except (KeyError, ValueError) as error:
             raise CatalogError("pointer", f"unreadable pointer: {error!r}") from error
         if not 0 < pointer.generation < MAX_GENERATION:
-            raise CatalogError("pointer", f"unreadable pointer: its generation is not in 1 to 2^53")
+            raise CatalogError("pointer", "unreadable pointer: its generation is not in 1 to 2^53")
         return pointer
 
 
