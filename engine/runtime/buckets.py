@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 REQUESTS = (1, 2, 4, 8, 16, 32, 64)
 WIDTHS = (64, 128, 192, 256, 384, 512, 768, 1024)
-PAGES = (10, 40, 160)
+PAGES = (20, 40, 160)
 EXCLUDED = 8192
 """Exclusions of a request, its history's included, that a graph has room for."""
 

@@ -1,6 +1,7 @@
 """Runs the stages of a batch: from a captured graph where one holds it, eagerly otherwise."""
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,9 +25,13 @@ class Executor:
         self._stages, self._device = stages, device
         self._prefill_graphs: list[PrefillGraph] = []
         self._search_graphs: list[SearchGraph] = []
-        self._counts = {"graph_prefills": 0, "eager_prefills": 0, "graph_searches": 0, "eager_searches": 0}
+        self._counts = Counter(
+            graph_prefills=0, eager_prefills=0, prefill_tokens=0, prefill_tokens_padded=0,
+            graph_searches=0, eager_searches=0, search_rows=0, search_rows_padded=0,
+        )  # fmt: skip
 
     def stats(self) -> dict[str, float]:
+        """Graphs, runs with and without one, and the tokens and beams that went through the layers, padding apart."""
         return {"graphs": len(self._prefill_graphs) + len(self._search_graphs), **self._counts}
 
     def capture(
@@ -55,11 +60,12 @@ class Executor:
         """Hidden states of the last tokens, ``[R, H]`` or more rows; valid until the next prefill."""
         need = PrefillShape(sum(map(len, tokens)), len(tokens), max(map(len, pages)))
         graph = next((graph for graph in self._prefill_graphs if graph.shape.holds(need)), None)
-        if graph is not None:
-            self._counts["graph_prefills"] += 1
-            return graph.run(pack_prompts(graph.shape, tokens, pages, self._device))
-        self._counts["eager_prefills"] += 1
-        return self._stages.prefill(need, self._upload(pack_prompts(need, tokens, pages, self._device)))
+        shape = graph.shape if graph else need
+        host = pack_prompts(shape, tokens, pages, self._device)
+        self._counts["graph_prefills" if graph else "eager_prefills"] += 1
+        self._counts["prefill_tokens"] += need.tokens
+        self._counts["prefill_tokens_padded"] += shape.tokens - need.tokens
+        return graph.run(host) if graph else self._stages.prefill(shape, self._upload(host))
 
     def search(
         self, batch: Sequence[PreparedRequest], pages: Sequence[NDArray[np.int32]], hidden: Tensor
@@ -70,10 +76,12 @@ class Executor:
         shape = graph.shape if graph else need
         tries = trie_columns(batch, shape.requests)
         host = pack_search(shape, batch, pages, tries, self._device)
-        if graph is not None:
-            self._counts["graph_searches"] += 1
+        rows = sum(sum(item.widths[:-1]) for item in batch)
+        self._counts["graph_searches" if graph else "eager_searches"] += 1
+        self._counts["search_rows"] += rows
+        self._counts["search_rows_padded"] += shape.requests * sum(shape.widths[:-1]) - rows
+        if graph:
             return shape, graph.run(host, hidden, tries)
-        self._counts["eager_searches"] += 1
         return shape, self._stages.search(shape, self._upload(host), hidden, tries)
 
     def _blank(self, nbytes: int) -> Tensor:

@@ -94,6 +94,11 @@ def test_padded_runs_answer_as_exact_ones_do_for_mixed_lengths_widths_filters_an
     assert stats["graphs"] == len(PREFILLS) + len(SEARCHES)
     assert stats["graph_prefills"] == stats["graph_searches"] == 4
     assert stats["eager_prefills"] == stats["eager_searches"] == 0
+    tokens = sum(result(answer).context_tokens for answer in graphed.recall(mixed_requests()))
+    assert graphed.stats()["prefill_tokens"] == 2 * tokens
+    assert graphed.stats()["search_rows"] == plain.stats()["search_rows"] * 2
+    assert graphed.stats()["search_rows_padded"] > 2 * plain.stats()["search_rows_padded"] > 0
+    assert plain.stats()["prefill_tokens_padded"] == 0
     assert_pool_is_whole(graphed)
 
 
@@ -188,7 +193,7 @@ def test_the_cheapest_graphs_are_captured_and_no_more_than_allowed() -> None:
     every = search_shapes(settings.model_copy(update={"max_graphs": 10_000}), limits, 3, 40_000, 0)
     assert len(set(every)) == len(every)
     assert shapes == every[: len(shapes)]
-    assert SearchShape(1, (20, 300, 900), 900, 10, EXCLUDED, vocab=False) in every
+    assert SearchShape(1, (20, 300, 900), 900, 20, EXCLUDED, vocab=False) in every
     assert not any(shape.vocab or shape.requests * max(shape.widths) > settings.max_batch_rows for shape in every)
     with_vocab = search_shapes(
         settings.model_copy(update={"max_graphs": 10_000, "graph_vocab": True}), limits, 3, 40_000, 0
