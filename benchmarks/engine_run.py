@@ -79,13 +79,17 @@ def load_engine(settings: EngineSettings, catalog: Catalog) -> RecallEngine:
 
 @dataclass(frozen=True, slots=True)
 class EngineRun:
-    """Times of one case. ``wall``: a call; ``prefill_ms`` and ``decode_ms``: the engine's own, medians."""
+    """Times of one case. ``wall``: a call; ``prefill_ms`` and ``decode_ms``: the engine's own, medians.
+
+    ``peak_bytes``: most allocated on the device; ``needed_bytes``: of them weights and the pools of keys and values.
+    """
 
     batch: int
     wall: Timing
     prefill_ms: float
     decode_ms: float
     peak_bytes: int
+    needed_bytes: int
     card: dict[str, float] | None
 
     def row(self) -> Row:
@@ -95,6 +99,7 @@ class EngineRun:
             "decode_ms": round(self.decode_ms, 4),
             "requests_per_s": round(self.batch / self.wall.median_ms * 1e3, 3),
             "peak_gb": round(self.peak_bytes / 1e9, 3),
+            "needed_gb": round(self.needed_bytes / 1e9, 3),
             "card": self.card,
         }
 
@@ -111,6 +116,7 @@ def run_case(engine: RecallEngine, case: Case, runs: int | None = None) -> Engin
         prefill_ms=median(answer.prefill_ms for answer in answers),
         decode_ms=median(answer.decode_ms for answer in answers),
         peak_bytes=_peak_bytes(engine),
+        needed_bytes=_needed_bytes(engine, case),
         card=watch.summary(),
     )
 
@@ -134,8 +140,21 @@ def run_pipelined(engine: RecallEngine, case: Case, runs: int | None = None) -> 
         prefill_ms=median(answer.prefill_ms for answer in answers),
         decode_ms=median(answer.decode_ms for answer in answers),
         peak_bytes=_peak_bytes(engine),
+        needed_bytes=_needed_bytes(engine, case),
         card=watch.summary(),
     )
+
+
+def same_alone(engine: RecallEngine, case: Case) -> float:
+    """Share of a batch's requests whose items and scores are bit for bit those of the request by itself."""
+    (batch, *_) = _batches(engine, case, 1)
+    together = results(engine.recall(batch))
+    alone = [results(engine.recall([request]))[0] for request in batch]
+    same = (
+        np.array_equal(a.items, b.items) and np.array_equal(a.scores, b.scores)
+        for a, b in zip(together, alone, strict=True)
+    )
+    return sum(same) / len(batch)
 
 
 def profile_case(engine: RecallEngine, case: Case) -> dict[str, dict[str, float]]:
@@ -176,3 +195,9 @@ def _watched(engine: RecallEngine) -> Iterator[CardWatch]:
 
 def _peak_bytes(engine: RecallEngine) -> int:
     return torch.cuda.max_memory_allocated(engine.device) if engine.device.type == "cuda" else 0
+
+
+def _needed_bytes(engine: RecallEngine, case: Case) -> int:
+    stats = engine.stats()
+    pools = stats["context_bytes"] + stats["beam_bytes"]
+    return case.shape.parameters * engine.dtype.itemsize + int(pools)

@@ -20,6 +20,7 @@ from benchmarks.engine_run import (
     random_catalog,
     run_case,
     run_pipelined,
+    same_alone,
 )
 from benchmarks.flattened import fastest_flattened
 from benchmarks.floor import Floor, FloorBench, Precision
@@ -27,7 +28,7 @@ from benchmarks.measure import WallLimit
 from benchmarks.results import ReportFile, Row
 from benchmarks.rivals import load_transformers, transformers_ms
 from benchmarks.shapes import Shape, write_model
-from benchmarks.summary import ENGINE, FLATTENED, PIPELINED, TRANSFORMERS
+from benchmarks.summary import ENGINE, FLATTENED, PIPELINED, SAME_ALONE, TRANSFORMERS
 from engine.catalog.catalog import Catalog
 from engine.errors import RecallstreamError
 
@@ -113,6 +114,8 @@ class Offline:
             for precision in self._options.precisions if self._options.floors else ():
                 yield f"{precision} floor", case, partial(self._floor_row, case, precision)
                 yield f"{precision} chained floor", case, partial(self._chained_row, case, precision)
+            if case.batch > 1:
+                yield SAME_ALONE, case, lambda case=case: {"share": same_alone(engine, case)}  # type: ignore[misc]
             if self._cuda:
                 yield "profile", case, lambda case=case: {"phases_ms": profile_case(engine, case)}  # type: ignore[misc]
 

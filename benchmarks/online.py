@@ -24,6 +24,7 @@ from benchmarks.engine_run import load_engine, random_catalog, results
 from benchmarks.measure import Timing, WallLimit, wall_ms
 from benchmarks.results import ReportFile, Row
 from benchmarks.shapes import SHAPES, pages_for, write_model
+from benchmarks.summary import ONLINE
 from consumer.client import RecallClient
 from consumer.serving.service import ServingLoop
 from consumer.serving.settings import BatchSettings
@@ -36,7 +37,6 @@ from engine.recall_engine import RecallEngine
 from engine.request import BeamPolicy, RecallRequest
 from engine.settings import EngineSettings
 
-ONLINE = "online"
 _OFFLINE_RUNS = 8
 _READY_S = 30.0
 _TIMEOUT_S = 30.0

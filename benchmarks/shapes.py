@@ -36,9 +36,11 @@ class Shape:
     def token_bases(self) -> tuple[int, ...]:
         return tuple(self.vocab - self.codes * (self.levels - level) for level in range(self.levels))
 
-    def kv_bytes(self, tokens: int, value_bytes: int = 2) -> int:
-        """Of the keys and values of so many tokens."""
-        return 2 * tokens * self.layers * self.kv_heads * self.head_dim * value_bytes
+    @property
+    def parameters(self) -> int:
+        norms = 2 * self.hidden + 2 * self.head_dim
+        layer = sum(out * inputs for out, inputs in self.products) + norms
+        return self.vocab * self.hidden + self.layers * layer + self.hidden
 
 
 SHAPES = {

@@ -30,7 +30,7 @@ def offline_tables(rows: Sequence[Row]) -> list[Table]:
 
 
 def progress_line(row: Row) -> str:
-    found = f"{row['ms']:.3f} ms" if "ms" in row else row.get("error", "")
+    found = f"{row['ms']:.3f} ms" if "ms" in row else row.get("error", row.get("share", ""))
     return f"{row['case']}: {row['what']} {found}"
 
 

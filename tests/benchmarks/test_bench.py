@@ -22,7 +22,7 @@ from benchmarks.plots import PLOTS, plots, write_plots
 from benchmarks.results import RESULTS, ReportFile, default_path, find, load
 from benchmarks.rivals import load_transformers, transformers_ms
 from benchmarks.shapes import SHAPES, write_model
-from benchmarks.summary import best_rates, lines
+from benchmarks.summary import best_load, best_rates, lines
 from consumer.cli.main import main
 from consumer.demo.run import MODEL as DEMO
 from docs.performance import performance_page
@@ -62,11 +62,13 @@ def test_an_offline_run_times_engine_floors_rivals_and_ablations_of_every_case(o
         "bf16 floor",
         "bf16 chained floor",
         "flattened beams",
+        "same alone",
         "engine without the level head",
     }
-    for what in whats - {"engine without the level head"}:
+    for what in whats - {"same alone", "engine without the level head"}:
         assert sum(row["what"] == what for row in rows) == 4
-    assert all(row["ms"] > 0 for row in rows)
+    assert all(row["ms"] > 0 for row in rows if row["what"] != "same alone")
+    assert [row["batch"] for row in rows if row["what"] == "same alone"] == [2, 2]
 
 
 def test_a_run_says_what_it_ran_on(offline: Path) -> None:
@@ -152,9 +154,7 @@ def test_the_model_directories_have_the_shapes_of_qwen3(tmp_path: Path) -> None:
     billions = {"qwen3-0.6b": 0.596, "qwen3-1.7b": 1.721, "qwen3-4b": 4.022}  # as published, embeddings counted once
     for name, published in billions.items():
         shape = SHAPES[name]
-        layer = sum(out * inputs for out, inputs in shape.products) + 2 * shape.hidden + 2 * shape.head_dim
-        parameters = shape.vocab * shape.hidden + shape.layers * layer + shape.hidden
-        assert parameters / 1e9 == pytest.approx(published, abs=1e-3)
+        assert shape.parameters / 1e9 == pytest.approx(published, abs=1e-3)
 
 
 def test_the_floor_counts_every_product_of_prefill_decode_and_heads() -> None:
@@ -237,7 +237,7 @@ def test_results_are_named_after_the_device() -> None:
 def report_of(ms: float, min_ms: float, floor: float = 1.0, device: str = "NVIDIA H200") -> dict[str, Any]:
     case = Case(SHAPES["qwen3-1.7b"], 256, 1000, 1).fields()
     rows = [
-        {"what": "engine", **case, **EngineRun(1, Timing(ms, min_ms, ms, 9), ms / 2, ms / 2, 0, None).row()},
+        {"what": "engine", **case, **EngineRun(1, Timing(ms, min_ms, ms, 9), ms / 2, ms / 2, 0, 0, None).row()},
         {"what": "bf16 floor", **case, "ms": floor},
     ]
     return {"kind": "offline", "device": device, "rows": rows}
@@ -276,6 +276,18 @@ def test_the_best_rate_is_taken_among_batches_that_are_fast_enough() -> None:
     (best,) = best_rates(list(lines(rows)))
     assert (best.engine_batch, best.floor_batch) == (4, 8)
     assert best.ratio == pytest.approx((4 / 90) / (8 / 99))
+
+
+def test_the_best_load_is_the_fastest_whose_tail_is_short_enough() -> None:
+    loads = [(4, 30.0, 150.0), (8, 50.0, 190.0), (16, 60.0, 240.0)]
+    rows: list[dict[str, Any]] = [
+        {"what": "online", "case": f"{load} outstanding", "requests_per_s": rate, "p99_ms": p99}
+        for load, rate, p99 in loads
+    ]
+    best = best_load(rows)
+    assert best is not None
+    assert best["case"] == "8 outstanding"
+    assert best_load(rows[2:]) is None
 
 
 def test_the_breakdown_splits_at_each_selection_and_counts_gaps_once() -> None:
