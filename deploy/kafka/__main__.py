@@ -44,7 +44,7 @@ def create_default_topics(cluster: KafkaCluster) -> list[str]:
     """The topics that the settings name by default, where they are not there yet."""
     defaults = KafkaSettings()
     wanted = {defaults.request_topic: PARTITIONS, defaults.reply_topic: PARTITIONS, defaults.dead_letter_topic: 1}
-    known = cluster.admin().list_topics(timeout=10).topics
+    known = cluster.admin.list_topics(timeout=10).topics
     if new := {name: count for name, count in wanted.items() if name not in known}:
         cluster.create_topics(new)
     return list(wanted)

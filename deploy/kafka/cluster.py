@@ -4,6 +4,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -65,7 +66,9 @@ class KafkaCluster:
         """Of the first broker."""
         return self._log(self.nodes[0])
 
+    @cached_property
     def admin(self) -> AdminClient:
+        """A client of these brokers; it lives as long as the cluster, or its answers would be lost."""
         return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
 
     def start(self) -> Self:
@@ -134,17 +137,20 @@ class KafkaCluster:
 
     def wait_until_served(self) -> None:
         """Until every broker that was started is known to the others. Raises BrokerError if one has ended."""
-        admin = self.admin()
 
         def served() -> bool:
             if ended := self.ended():
                 raise BrokerError(ended)
             try:
-                return set(self._running) <= set(admin.list_topics(timeout=1.0).brokers)
+                return set(self._running) <= set(self.admin.list_topics(timeout=1.0).brokers)
             except KafkaException:
                 return False
 
         await_it(served, START_S, "start", self.log)
+
+    def running(self, number: int) -> bool:
+        """Whether a broker was started and neither stopped nor killed since."""
+        return number in self._running
 
     def ended(self) -> str | None:
         """What became of a broker that ended by itself."""
@@ -155,16 +161,16 @@ class KafkaCluster:
 
     def create_topics(self, topics: Mapping[str, int], config: Mapping[str, str] | None = None) -> None:
         """Topics with their number of partitions, on up to three brokers each; waits until every one has leaders."""
-        admin, copies = self.admin(), min(3, len(self.nodes))
+        copies = min(3, len(self.nodes))
         new = [NewTopic(name, count, copies, config=dict(config or {})) for name, count in topics.items()]
         try:
-            for done in admin.create_topics(new, operation_timeout=_ADMIN_S).values():
+            for done in self.admin.create_topics(new, operation_timeout=_ADMIN_S).values():
                 done.result(_ADMIN_S)
         except KafkaException as error:
             raise BrokerError(f"topics were not created: {error.args[0].str()}") from error
 
         def led() -> bool:
-            known = admin.list_topics(timeout=_ADMIN_S).topics
+            known = self.admin.list_topics(timeout=_ADMIN_S).topics
             return all(name in known and _is_led(known[name], count) for name, count in topics.items())
 
         await_it(led, START_S, "leaders of new topics", self.log)
@@ -175,8 +181,7 @@ class KafkaCluster:
         user = UserScramCredentialUpsertion(
             name, ScramCredentialInfo(mechanism, _SCRAM_ITERATIONS), password.encode(), new_id().encode()
         )
-        admin = self.admin()
-        for done in admin.alter_user_scram_credentials([user]).values():
+        for done in self.admin.alter_user_scram_credentials([user]).values():
             done.result(_ADMIN_S)
 
     def __enter__(self) -> Self:
