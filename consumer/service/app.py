@@ -91,6 +91,7 @@ def run(settings: ServiceSettings, expose: Expose) -> None:
             batch=settings.batch,
             limits=settings.wire,
             defaults=settings.recall,
+            active_catalog=lambda: engine.catalogs.active,
             observer=status.observer,
         )
         status.serving = loop

@@ -83,6 +83,9 @@ class Metrics:
         self.late_results = self._counter(
             "late_results_total", "Requests finished after their partition had gone to another process."
         )
+        self.repeats = self._counter(
+            "repeats_total", "Requests that came again and were answered with the reply kept, without the engine."
+        )
         self.latency = self._histogram(
             "request_seconds",
             "Time of a request: waiting for its batch, prefill, decode, admission to reply, admission to the broker's "

@@ -88,6 +88,9 @@ class MetricsObserver:
         latency.labels("total").observe(times.total)
         self.latency_s.add(times.total)
 
+    def repeated(self) -> None:
+        self._metrics.repeats.inc()
+
     def reply_confirmed(self, seconds: float) -> None:
         self._metrics.latency.labels("confirmed").observe(seconds)
 

@@ -19,7 +19,8 @@ Answer = RecallResult | RequestError
 class InFlight:
     """Times are seconds on the monotonic clock; ``started`` is when the engine took it, none before.
 
-    ``reply_topic`` is none where no reply can be addressed. ``awaiting`` counts sends that are not confirmed and, with
+    ``reply_topic`` is none where no reply can be addressed; ``identity`` (``repeats.py``) is the name under which its
+    reply is kept. ``awaiting`` counts sends that are not confirmed and, with
     ``dead_lettered``, belongs to the reply thread.
     """
 
@@ -30,6 +31,7 @@ class InFlight:
     headers: RequestHeaders
     reply_topic: str | None
     addressee: Addressee
+    identity: bytes | None = None
     request: RecallRequest | None = None
     tokens: int = 0
     started: float | None = None
@@ -49,6 +51,15 @@ class Outcome:
     item: InFlight
     answer: Answer
     stage: str
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """A request that was answered before: the encoded reply, and the catalog version in it."""
+
+    item: InFlight
+    value: bytes
+    catalog: str
 
 
 @dataclass(frozen=True, slots=True)

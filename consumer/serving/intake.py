@@ -10,7 +10,7 @@ from consumer.serving.admission import AdmissionGate, Flow
 from consumer.serving.bad_records import BadRecordLimit
 from consumer.serving.batch_queue import BatchQueue
 from consumer.serving.deadlines import Deadline, Moment
-from consumer.serving.in_flight import Denied, InFlight, Outcome
+from consumer.serving.in_flight import Denied, InFlight, Outcome, Repeat
 from consumer.serving.observer import ServingObserver
 from consumer.serving.offsets import OffsetTracker
 from consumer.serving.reader import RequestReader
@@ -53,7 +53,7 @@ class Intake:
         batch: BatchSettings,
         reader: RequestReader,
         queue: BatchQueue,
-        answer: Callable[[Outcome | Denied], None],
+        answer: Callable[[Outcome | Repeat | Denied], None],
         observer: ServingObserver,
         clock: Callable[[], float],
         halted: Callable[[], bool],

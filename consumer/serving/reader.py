@@ -3,9 +3,10 @@
 import logging
 
 from consumer.serving.deadlines import Moment
-from consumer.serving.in_flight import Denied, InFlight, Outcome
+from consumer.serving.in_flight import Denied, InFlight, Outcome, Repeat
 from consumer.serving.offsets import Ticket
 from consumer.serving.recaller import Recaller
+from consumer.serving.repeats import RepeatCache, identity_of
 from consumer.wire.dead_letter import SourceRecord
 from consumer.wire.errors import Addressee, WireError
 from consumer.wire.headers import UNREADABLE, RequestHeaders, reply_topic_allowed
@@ -22,15 +23,21 @@ class RequestReader:
     """Decodes, validates and sizes records. ``reply_topics``: the default, then the others that may be asked for."""
 
     def __init__(
-        self, engine: Recaller, reply_topics: tuple[str, ...], limits: WireLimits, defaults: RecallDefaults
+        self,
+        engine: Recaller,
+        reply_topics: tuple[str, ...],
+        limits: WireLimits,
+        defaults: RecallDefaults,
+        repeats: RepeatCache,
     ) -> None:
         self._engine = engine
         self._reply_topics = reply_topics
         self._limits = limits
         self._defaults = defaults
+        self._repeats = repeats
         self._levels = len(engine.spec.levels)
 
-    def read(self, record: SourceRecord, ticket: Ticket, now: Moment) -> InFlight | Outcome | Denied:
+    def read(self, record: SourceRecord, ticket: Ticket, now: Moment) -> InFlight | Outcome | Repeat | Denied:
         """A request to be queued, or an answer that needs no engine."""
         headers = RequestHeaders.parse(record.headers) if record.headers_readable else UNREADABLE
         try:
@@ -49,6 +56,8 @@ class RequestReader:
         )
         if item.deadline <= now.monotonic:
             return Outcome(item, RequestError("expired", "the deadline had passed when the request was read"), "admit")
+        if repeat := self._repeat(item, wire):
+            return repeat
         try:
             self._fill(item, wire)
         except RequestError as error:
@@ -57,6 +66,16 @@ class RequestReader:
             log.exception("a request could not be validated")
             return Outcome(item, RequestError("internal", f"validation failed: {type(error).__name__}"), "validate")
         return item
+
+    def _repeat(self, item: InFlight, wire: WireRequest) -> Repeat | None:
+        if item.headers.error is not None or not self._repeats.enabled:
+            return None
+        identity = identity_of(item.record, item.headers)
+        found = self._repeats.get(identity, wire.catalog)
+        if found is None:
+            item.identity = identity
+            return None
+        return Repeat(item, found.value, found.catalog)
 
     def _fill(self, item: InFlight, wire: WireRequest) -> None:
         if item.headers.error is not None:

@@ -8,8 +8,9 @@ from queue import Empty, SimpleQueue
 from typing import Literal
 
 from consumer.serving.bad_records import BadRecordLimit
-from consumer.serving.in_flight import BAD_RECORD, Answer, Denied, InFlight, Outcome
+from consumer.serving.in_flight import BAD_RECORD, Answer, Denied, InFlight, Outcome, Repeat
 from consumer.serving.observer import ReplyTimes, ServingObserver
+from consumer.serving.repeats import RepeatCache
 from consumer.stream.errors import StreamError
 from consumer.stream.producer import Failure, FailureKind, ReplyProducer
 from consumer.stream.settings import KafkaSettings
@@ -71,20 +72,22 @@ class ReplyLoop:
         observer: ServingObserver,
         clock: Callable[[], float],
         limit: BadRecordLimit,
+        repeats: RepeatCache,
     ) -> None:
         self._settings = settings
         self._limit = limit
+        self._repeats = repeats
         self._confirmed = confirmed
         self._observer = observer
         self._clock = clock
-        self._inbox: SimpleQueue[Outcome | Denied | Literal["stop"]] = SimpleQueue()
+        self._inbox: SimpleQueue[Outcome | Repeat | Denied | Literal["stop"]] = SimpleQueue()
         self._outstanding = 0
         self._suspects: deque[Sent] = deque()
         self._producer: ReplyProducer[Sent] = ReplyProducer(
             settings, lambda code: observer.client_error("producer", code)
         )
 
-    def put(self, outcome: Outcome | Denied) -> None:
+    def put(self, outcome: Outcome | Repeat | Denied) -> None:
         """Hand over what a record came to; from any thread."""
         self._inbox.put(outcome)
 
@@ -103,6 +106,8 @@ class ReplyLoop:
                 return
             if isinstance(job, Outcome):
                 self._answer(job)
+            elif isinstance(job, Repeat):
+                self._answer_again(job)
             elif isinstance(job, Denied):
                 job.item.awaiting = 1
                 self._send_dead_letter(job.item, "reply_topic_denied", job.message, "admit")
@@ -134,6 +139,13 @@ class ReplyLoop:
             self._observe_reply(item, answer)
             catalog = None if isinstance(answer, RequestError) else answer.catalog
             self._send(ReplySent(item, item.reply_topic, value, catalog))
+
+    def _answer_again(self, repeat: Repeat) -> None:
+        item = repeat.item
+        item.awaiting = 1
+        self._observer.repeated()
+        self._observer.replied("ok", None, self._times(item))
+        self._send(ReplySent(item, item.reply_topic or "", repeat.value, repeat.catalog))
 
     def _encode(self, item: InFlight, answer: Answer) -> bytes:
         times = self._times(item)
@@ -230,6 +242,8 @@ class ReplyLoop:
     def _delivered(self, sent: Sent) -> None:
         if isinstance(sent, ReplySent):
             self._observer.reply_confirmed(self._clock() - sent.item.admitted)
+            if sent.item.identity is not None and sent.catalog is not None:  # it holds items
+                self._repeats.put(sent.item.identity, sent.value, sent.catalog)
         self._settle(sent.item)
 
     def _reply_failed(self, sent: ReplySent, failure: Failure) -> None:

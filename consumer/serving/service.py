@@ -17,6 +17,7 @@ from consumer.serving.intake import Intake
 from consumer.serving.observer import NullObserver, ServingObserver
 from consumer.serving.reader import RequestReader
 from consumer.serving.recaller import Recaller
+from consumer.serving.repeats import RepeatCache
 from consumer.serving.replies import ReplyLoop
 from consumer.serving.settings import BatchSettings
 from consumer.serving.snapshot import ServingSnapshot
@@ -40,7 +41,9 @@ log = logging.getLogger(__name__)
 class ServingLoop:
     """Serves one engine to one consumer group. Raises StreamError if the settings are refused.
 
-    ``start`` once, then either ``run_until_stopped`` (a process) or ``stop`` (from any thread).
+    ``active_catalog`` names the version that requests are served from which ask for none; without it, requests that
+    come again go through the engine again. ``start`` once, then either ``run_until_stopped`` (a process) or ``stop``
+    (from any thread).
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class ServingLoop:
         batch: BatchSettings,
         limits: WireLimits,
         defaults: RecallDefaults,
+        active_catalog: Callable[[], str | None] = lambda: None,
         observer: ServingObserver | None = None,
         clock: Callable[[], float] = time.monotonic,
         end_process: Callable[[int], None] = os._exit,
@@ -66,13 +70,15 @@ class ServingLoop:
         self._failure: str | None = None
         reply_topics = (kafka.reply_topic, *kafka.reply_topics_allowed)
         self._queue = BatchQueue(batch, clock, self._answer_expired)
-        limit = BadRecordLimit(batch)
-        self._replies = ReplyLoop(kafka, lambda item: self._intake.confirmed(item), self._observer, clock, limit)
+        limit, repeats = BadRecordLimit(batch), RepeatCache(batch, active_catalog, clock)
+        self._replies = ReplyLoop(
+            kafka, lambda item: self._intake.confirmed(item), self._observer, clock, limit, repeats
+        )
         self._device = DeviceLoop(engine, self._queue, self._replies.put, self._observer, clock)
         self._intake = Intake(
             kafka,
             batch,
-            RequestReader(engine, reply_topics, limits, defaults),
+            RequestReader(engine, reply_topics, limits, defaults, repeats),
             self._queue,
             self._replies.put,
             self._observer,

@@ -25,6 +25,11 @@ class BatchSettings(BaseModel):
     )
     bad_window_records: int = Field(200, ge=1, description="the least records that this share is taken of")
     bad_window_s: float = Field(60.0, gt=0, description="it is taken of the last so many seconds, if they hold as many")
+    repeat_entries: int = Field(
+        4_096, ge=0, description="replies kept, so that a request that comes again needs no engine; 0: none"
+    )
+    repeat_bytes: int = Field(32 << 20, ge=0, description="the same in bytes")
+    repeat_age_s: float = Field(300.0, gt=0, description="how long a reply is kept at most")
     commit_interval_ms: float = Field(100.0, ge=0, description="time between two offset commits")
     drain_s: float = Field(20.0, gt=0, description="time to finish what was read when told to stop")
     revoke_drain_s: float = Field(5.0, gt=0, description="time to finish a partition's requests when it is taken away")

@@ -44,6 +44,9 @@ class Events(NullObserver):
     def replied(self, status: Status, code: str | None, times: ReplyTimes) -> None:
         self._add(f"replied:{status}")
 
+    def repeated(self) -> None:
+        self._add("repeated")
+
     def reply_confirmed(self, seconds: float) -> None:
         self._add("confirmed")
 

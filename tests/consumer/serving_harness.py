@@ -129,6 +129,7 @@ class GroupHarness:
         *,
         kafka: KafkaSettings | None = None,
         defaults: RecallDefaults | None = None,
+        active_catalog: Callable[[], str | None] = lambda: None,
         end_process: Callable[[int], None] | None = None,
         events: Events | None = None,
         start: bool = True,
@@ -143,6 +144,7 @@ class GroupHarness:
             batch=BatchSettings.model_validate({"drain_s": 5.0, "revoke_drain_s": 2.0, **batch}),
             limits=WireLimits(),
             defaults=defaults or RecallDefaults(top_k=3, width=4, deadline_ms=30_000),
+            active_catalog=active_catalog,
             observer=events,
             end_process=end_process or _refuse_to_end,
         )

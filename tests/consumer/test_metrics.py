@@ -47,6 +47,7 @@ def everything_happens(observer: ServingObserver, times: int) -> None:
         observer.replied("ok", None, ReplyTimes(0.001, 0.01, 0.02, dice.random()))
         observer.replied("error", dice.choice(["internal", f"new code {n}"]), ReplyTimes())
         observer.replied("expired", "expired", ReplyTimes(total=1.0))
+        observer.repeated()
         observer.reply_confirmed(0.05)
         observer.dead_letter(dice.choice(["bad_request", "reply_topic_denied", f"reason {n}"]))
         observer.late_result()

@@ -1,9 +1,11 @@
 """What the settings promise for a single record, without a broker."""
 
 from consumer.serving.deadlines import Moment
-from consumer.serving.in_flight import Denied, InFlight, Outcome
+from consumer.serving.in_flight import Denied, InFlight, Outcome, Repeat
 from consumer.serving.offsets import Ticket
 from consumer.serving.reader import RequestReader
+from consumer.serving.repeats import RepeatCache
+from consumer.serving.settings import BatchSettings
 from consumer.stream.partition import Partition
 from consumer.wire.dead_letter import SourceRecord
 from consumer.wire.headers import Headers
@@ -15,8 +17,10 @@ from tests.consumer.fake_engine import FakeEngine
 NOW = Moment(1_000_000.0, 50.0)
 
 
-def read(value: bytes, headers: Headers = (), allowed: tuple[str, ...] = ()) -> InFlight | Outcome | Denied:
-    reader = RequestReader(FakeEngine(), ("replies", *allowed), WireLimits(), RecallDefaults(deadline_ms=2_000))
+def read(value: bytes, headers: Headers = (), allowed: tuple[str, ...] = ()) -> InFlight | Outcome | Repeat | Denied:
+    repeats = RepeatCache(BatchSettings(), lambda: None, lambda: NOW.monotonic)
+    defaults = RecallDefaults(deadline_ms=2_000)
+    reader = RequestReader(FakeEngine(), ("replies", *allowed), WireLimits(), defaults, repeats)
     record = SourceRecord("t", 0, 7, 1_000_000, b"user", value, headers)
     return reader.read(record, Ticket(Partition("t", 0), 7, 1), NOW)
 

@@ -1,0 +1,92 @@
+"""Replies kept for a while, so that a request that comes again is answered again without the engine.
+
+It comes again after a rebalance or a restart of its partition's owner (the same record), or because its client sent it
+twice (the same bytes under the same correlation id).
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+
+from xxhash import xxh3_128_digest
+
+from consumer.serving.settings import BatchSettings
+from consumer.wire.dead_letter import SourceRecord
+from consumer.wire.headers import RequestHeaders
+
+Identity = bytes
+"""Equal for two records only if the same reply answers both."""
+
+
+def identity_of(record: SourceRecord, headers: RequestHeaders) -> Identity:
+    """Of all that the reply depends on but the catalog, and of the correlation id, without one of the record's place.
+
+    A topic has its own defaults, a record that was written over a deleted one has other bytes.
+    """
+    correlation_id = headers.correlation_id
+    named = b"%d:%d" % (record.partition, record.offset) if correlation_id is None else b"=" + correlation_id
+    address = f"{record.topic} {headers.reply_topic} {headers.reply_partition}".encode()
+    key, value = record.key or b"", record.value or b""
+    lengths = b"%d %d %d " % (len(named), len(address), len(key))
+    return xxh3_128_digest(b"".join((lengths, named, address, key, value)))
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A reply that the broker confirmed; ``catalog`` is the version in it, ``at`` seconds of the clock."""
+
+    value: bytes
+    catalog: str
+    at: float
+
+
+class RepeatCache:
+    """The least recently used ones go first: by count, by bytes, and all by age. Thread-safe.
+
+    A reply is found only while its catalog version is the one that the request would be served from now.
+    """
+
+    def __init__(
+        self, settings: BatchSettings, active_catalog: Callable[[], str | None], clock: Callable[[], float]
+    ) -> None:
+        self._settings = settings
+        self._active_catalog = active_catalog
+        self._clock = clock
+        self._kept: OrderedDict[Identity, Answered] = OrderedDict()
+        self._lock = Lock()
+        self.size = 0
+
+    @property
+    def enabled(self) -> bool:
+        return self._settings.repeat_entries > 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def put(self, identity: Identity, value: bytes, catalog: str) -> None:
+        with self._lock:
+            self._drop(identity)
+            self._kept[identity] = Answered(value, catalog, self._clock())
+            self.size += len(value)
+            while len(self._kept) > self._settings.repeat_entries or self.size > self._settings.repeat_bytes:
+                self._drop(next(iter(self._kept)))
+
+    def get(self, identity: Identity, catalog: str | None) -> Answered | None:
+        """The reply to the same request; ``catalog`` is the version that it asks for."""
+        with self._lock:
+            found = self._kept.get(identity)
+            if found is None:
+                return None
+            if self._clock() - found.at > self._settings.repeat_age_s:
+                self._drop(identity)
+                return None
+            if found.catalog != (catalog or self._active_catalog()):
+                return None
+            self._kept.move_to_end(identity)
+            return found
+
+    def _drop(self, identity: Identity) -> None:
+        gone = self._kept.pop(identity, None)
+        if gone is not None:
+            self.size -= len(gone.value)
