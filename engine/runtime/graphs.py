@@ -27,8 +27,13 @@ class CudaCapture:
         with self._lane.active():
             work()  # compiles kernels and loads libraries, which a capture must not
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, self._pool, self._lane.stream, capture_error_mode="thread_local"):
-            output = work()
+        try:
+            with torch.cuda.graph(graph, self._pool, self._lane.stream, capture_error_mode="thread_local"):
+                output = work()
+        except RuntimeError as error:
+            if isinstance(error.__context__, torch.OutOfMemoryError):  # hidden by the end of the broken capture
+                raise error.__context__ from error
+            raise
         return graph.replay, output
 
 

@@ -1,6 +1,7 @@
 """Graphs in the engine, by stand-ins that run their work again instead of replaying it: padding, choice, counts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from torch import Tensor
 
 from engine.recall_engine import RecallEngine
 from engine.request import BeamPolicy, RecallRequest, TagFilter
 from engine.runtime.buckets import EXCLUDED, page_buckets, request_buckets, round_up, token_buckets, width_buckets
 from engine.runtime.graph_plan import prefill_shapes, search_shapes
-from engine.runtime.graphs import SearchGraph
+from engine.runtime.graphs import CudaCapture, SearchGraph
+from engine.runtime.lane import Lane
 from engine.runtime.plan import BatchLimits
 from engine.runtime.prefill_input import PrefillShape
 from engine.runtime.search_input import SearchShape
@@ -167,6 +170,29 @@ def test_lack_of_memory_ends_the_capture_and_not_the_engine(directory: Path) -> 
         assert_same(answer, alone)
 
 
+def test_lack_of_memory_shows_through_the_error_of_a_broken_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def broken(*_: object, **__: object) -> Iterator[None]:
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise RuntimeError("the capture was invalidated")  # noqa: B904  (as the real one: by context only)
+
+    monkeypatch.setattr(torch.cuda, "graph", broken)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+    runs = iter((torch.zeros(1), torch.OutOfMemoryError("no memory")))
+
+    def work() -> Tensor:
+        done = next(runs)
+        if isinstance(done, Exception):
+            raise done
+        return done
+
+    with pytest.raises(torch.OutOfMemoryError, match="no memory"):
+        CudaCapture(Lane(torch.device("cpu")))(work)
+
+
 @given(st.integers(1, 100_000))
 def test_buckets_cover_up_to_the_largest_and_waste_little(most: int) -> None:
     for buckets in (request_buckets(most), width_buckets(most), page_buckets(most), tuple(token_buckets(most))):
@@ -199,3 +225,8 @@ def test_the_cheapest_graphs_are_captured_and_no_more_than_allowed() -> None:
         settings.model_copy(update={"max_graphs": 10_000, "graph_vocab": True}), limits, 3, 40_000, 0
     )
     assert len(with_vocab) == 2 * len(every)
+
+
+def test_the_widest_beam_must_fit_a_batch() -> None:
+    with pytest.raises(ValidationError, match="max_width must not be above max_batch_rows"):
+        EngineSettings(model=Path("unused"), max_width=1000, max_batch_rows=999)
