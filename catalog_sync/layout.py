@@ -14,6 +14,7 @@ from engine.errors import CatalogError
 
 CHUNK_BYTES = 4 << 20  # one 192 MiB GET stalls its neighbours by 160 ms, chunks of 4 MiB by 10
 HISTORY_LIMIT = 16
+MAX_VERSION = 128
 MAX_GENERATION = 1 << 53  # Redis counts them in Lua, in doubles
 
 Record = TypeVar("Record", bound=msgspec.Struct)
@@ -105,6 +106,8 @@ class Pointer(msgspec.Struct, frozen=True):
             pointer = cls(raw[b"version"].decode(), int(raw[b"generation"]), raw[b"manifest"].decode(), history)
         except (KeyError, ValueError) as error:
             raise CatalogError("pointer", f"unreadable pointer: {error!r}") from error
+        if not (pointer.version.isprintable() and 0 < len(pointer.version) <= MAX_VERSION):
+            raise CatalogError("pointer", "unreadable pointer: its version is no name")
         if not 0 < pointer.generation < MAX_GENERATION:
             raise CatalogError("pointer", "unreadable pointer: its generation is not in 1 to 2^53")
         return pointer

@@ -86,30 +86,24 @@ class CatalogStore:
         except (MemoryError, torch.OutOfMemoryError) as error:
             raise CatalogError("memory", f"out of memory while staging: {error}") from error
         with self._lock:
-            dropped, self._staged = self._staged, catalog.version
-            self._slots.setdefault(catalog.version, _Slot(resident))
-            self._free(dropped)
-            return self._slots[catalog.version].resident
+            slot = self._slots.setdefault(catalog.version, _Slot(resident))
+            if catalog.version not in self._named():  # else another thread was faster
+                dropped, self._staged = self._staged, catalog.version
+                self._free(dropped)
+            return slot.resident
 
     def activate(self, version: str) -> None:
         """Serve a resident version; the one that served becomes the previous. Raises CatalogError ``not_resident``."""
         with self._lock:
-            if version not in self._named():
-                raise CatalogError("not_resident", f"version {version} is not resident")
-            if version == self._active:
-                return
-            dropped = self._previous
-            self._previous, self._active = self._active, version
-            if self._staged == version:
-                self._staged = None
-            self._free(dropped)
+            self._activate(version)
 
     def rollback(self) -> str:
         """Serve the previous version again and return its name. Raises CatalogError ``no_previous``."""
-        previous = self._previous
-        if previous is None:
-            raise CatalogError("no_previous", "there is no previous version to go back to")
-        self.activate(previous)
+        with self._lock:
+            previous = self._previous
+            if previous is None:
+                raise CatalogError("no_previous", "there is no previous version to go back to")
+            self._activate(previous)
         return previous
 
     def discard(self, version: str) -> None:
@@ -143,6 +137,17 @@ class CatalogStore:
             with self._lock:
                 slot.pins -= 1
                 self._free(name)
+
+    def _activate(self, version: str) -> None:
+        if version not in self._named():
+            raise CatalogError("not_resident", f"version {version} is not resident")
+        if version == self._active:
+            return
+        dropped = self._previous
+        self._previous, self._active = self._active, version
+        if self._staged == version:
+            self._staged = None
+        self._free(dropped)
 
     def _named(self) -> tuple[str, ...]:
         return tuple(name for name in (self._active, self._previous, self._staged) if name is not None)

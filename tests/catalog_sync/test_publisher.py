@@ -211,6 +211,9 @@ def test_a_truncated_manifest_is_refused(cut: int) -> None:
     [
         {b"version": b"v"},
         {b"version": b"v", b"generation": b"x", b"manifest": b"h"},
+        {b"version": b"", b"generation": b"1", b"manifest": b"h"},
+        {b"version": b"v\nERROR a line of its own", b"generation": b"1", b"manifest": b"h"},
+        {b"version": b"v" * 129, b"generation": b"1", b"manifest": b"h"},
         {b"version": b"v", b"generation": b"0", b"manifest": b"h"},
         {b"version": b"v", b"generation": b"9" * 400, b"manifest": b"h"},
         {b"version": b"\xff", b"generation": b"1", b"manifest": b"h"},

@@ -1,8 +1,10 @@
 import threading
+from typing import Any
 
 import pytest
 import torch
 
+from engine.catalog.resident import ResidentCatalog
 from engine.catalog.store import CatalogStore, free_memory_of
 from engine.errors import CatalogError, RequestError
 from tests.engine.catalogs import Item, catalog_of
@@ -93,6 +95,24 @@ def test_staging_a_resident_version_again_uploads_nothing() -> None:
     with catalogs.pin() as held:
         assert catalogs.stage(catalog_of([Item(1, (0,))], (4,))) is held
     assert catalogs.resident() == ("v1",)
+
+
+def test_of_two_that_stage_a_version_at_once_one_resident_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    catalogs, catalog = store(), catalog_of([Item(1, (0,))], (4,))
+    build = ResidentCatalog.__init__
+
+    def overtaken(self: ResidentCatalog, *arguments: Any) -> None:
+        build(self, *arguments)
+        monkeypatch.undo()
+        load(catalogs, "v1")
+
+    monkeypatch.setattr(ResidentCatalog, "__init__", overtaken)
+    slower = catalogs.stage(catalog)
+    with catalogs.pin() as held:
+        assert slower is held
+    load(catalogs, "v2")
+    load(catalogs, "v3")
+    assert catalogs.resident() == ("v3", "v2")
 
 
 def test_discard_drops_all_but_the_active_version() -> None:
