@@ -4,8 +4,8 @@
 
 Rows are matched by what was timed and its case. A median counts as slower if it is more than ``--tolerance`` above the
 committed one (5 %; a card's own variation between runs is up to 4 %) and its fastest repetition is above the committed
-median too. Floors are compared as well, but only named: they say that the card was slower, not the engine. Exit code 1
-if anything but a floor got slower, 2 if the runs cannot be compared.
+median too. Floors and rivals are compared as well, but only named: they say that the card was slower. Exit code 1 if
+something of ours got slower, 2 if the runs cannot be compared.
 """
 
 import argparse
@@ -42,8 +42,9 @@ class Change:
         return self.ratio > 1 + tolerance and self.now_min > self.before
 
     @property
-    def is_floor(self) -> bool:
-        return self.what.endswith("floor")
+    def is_ours(self) -> bool:
+        """Not a floor's or a rival's."""
+        return self.what.startswith(("engine", "online"))
 
 
 def changes(before: Sequence[Row], now: Sequence[Row]) -> Iterator[Change]:
@@ -77,15 +78,15 @@ def compare(run: dict[str, Any], committed: dict[str, Any], tolerance: float, co
         return EXIT_USAGE
     table = Table("", "case", "committed ms", "now", "ratio", title=f"{run['device']}, tolerance {tolerance:.0%}")
     for change in sorted(found, key=lambda each: -each.ratio):
-        style = "red" if change.slower(tolerance) and not change.is_floor else None
+        style = "red" if change.slower(tolerance) and change.is_ours else None
         numbers = f"{change.before:.3f}", f"{change.now:.3f}", f"{change.ratio:.3f}"
         table.add_row(change.what, change.case, *numbers, style=style)
     console.print(table)
     slower = [change for change in found if change.slower(tolerance)]
     for change in slower:
-        note = " (a floor: the card, not the engine)" if change.is_floor else ""
+        note = "" if change.is_ours else " (not ours: the card was slower)"
         console.print(f"slower: {change.what}, {change.case}: {change.ratio:.3f} of the committed time{note}")
-    return EXIT_SLOWER if any(not change.is_floor for change in slower) else 0
+    return EXIT_SLOWER if any(change.is_ours for change in slower) else 0
 
 
 def main() -> int:

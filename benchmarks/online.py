@@ -151,6 +151,7 @@ def _whole(rounds: Sequence[Row], offline: Row, counts: Mapping[str, float]) -> 
         "p99_ms": max(row["p99_ms"] for row in rounds),
         "p99_over_p50": round(max(row["p99_ms"] / row["ms"] for row in rounds), 3),
         "graph_hits": {what: share for what in ("prefills", "searches") if (share := _hits(counts, what)) is not None},
+        "padded": {what: share for what in ("prefill_tokens", "search_rows") if (share := _padded(counts, what))},
         "engine_counts": {name: value for name, value in counts.items() if value},
     }
 
@@ -159,6 +160,12 @@ def _hits(counts: Mapping[str, float], what: str) -> float | None:
     """Share that ran from a graph."""
     graph, eager = counts.get(f"graph_{what}", 0), counts.get(f"eager_{what}", 0)
     return round(graph / (graph + eager), 4) if graph + eager else None
+
+
+def _padded(counts: Mapping[str, float], what: str) -> float | None:
+    """Share of the work that rounding batches up added."""
+    real, padding = counts.get(what, 0), counts.get(f"{what}_padded", 0)
+    return round(padding / (real + padding), 4) if real else None
 
 
 def offline_rate(engine: RecallEngine, make: LoadMaker, options: OnlineOptions, batch: int) -> Row:

@@ -44,7 +44,7 @@ def plots(results: Path) -> Iterator[tuple[str, Figure]]:
 def _cases(found: Sequence[Line]) -> Figure:
     """One panel a context length: milliseconds by batch."""
     contexts = sorted({line.case["context"] for line in found})
-    figure = Figure(figsize=(3.4 * len(contexts) + 0.6, 3.0), layout="constrained")
+    figure = Figure(figsize=(max(5.2, 3.4 * len(contexts) + 0.6), 3.2), layout="constrained")
     panels = figure.subplots(1, len(contexts), squeeze=False)[0]
     for panel, context in zip(panels, contexts, strict=True):
         here = [line for line in found if line.case["context"] == context]
@@ -56,7 +56,7 @@ def _cases(found: Sequence[Line]) -> Figure:
         panel.set_title(f"context {context}")
         panel.set_xlabel("batch")
     panels[0].set_ylabel("milliseconds")
-    panels[0].legend(frameon=False)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(_SERIES), frameon=False)
     case = found[0].case
     figure.suptitle(f"{case['model']}, beam {case['beam']}")
     return figure

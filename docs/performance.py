@@ -67,6 +67,9 @@ def _online(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
             if whole["graph_hits"]:
                 hits = (f"{ratio:.1%} of {what}" for what, ratio in whole["graph_hits"].items())
                 yield f"From a graph: {', '.join(hits)}.\n"
+            if whole["padded"]:
+                padding = (f"{ratio:.1%} of {what.replace('_', ' ')}" for what, ratio in whole["padded"].items())
+                yield f"Padding: {', '.join(padding)}.\n"
             rate = _met(whole["of_offline"] >= OF_OFFLINE_TARGET)
             tail = _met(whole["p99_over_p50"] <= TAIL_TARGET)
             yield f"Targets: {OF_OFFLINE_TARGET} of the offline rate {rate}; p99 at most {TAIL_TARGET} of p50 {tail}.\n"
