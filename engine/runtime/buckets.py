@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
-REQUESTS = (1, 2, 4, 8, 16, 32, 64)
+REQUESTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 WIDTHS = (64, 128, 192, 256, 384, 512, 768, 1024)
 PAGES = (20, 40, 160)
 EXCLUDED = 8192
@@ -13,12 +13,12 @@ _FINEST_TOKENS = 128
 
 
 def request_buckets(most: int) -> tuple[int, ...]:
-    """Powers of two under ``most``, then ``most``."""
+    """Steps of a third to a half, up to ``most``."""
     return _up_to(REQUESTS, most)
 
 
 def width_buckets(most: int) -> tuple[int, ...]:
-    """Beam widths in steps of a quarter to a half, up to ``most``."""
+    """Beam widths in steps of a third to a half, up to ``most``."""
     return _up_to(WIDTHS, most)
 
 
