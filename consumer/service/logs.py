@@ -6,6 +6,7 @@ import sys
 from datetime import UTC, datetime
 
 from consumer.service.settings import LogSettings
+from consumer.stream.client_log import OncePerPause
 
 TEXT = "%(asctime)s %(levelname)-7s {process}%(threadName)s %(name)s: %(message)s"
 
@@ -34,11 +35,12 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(settings: LogSettings, process: str | None = None) -> None:
-    """Send every logger of the process to standard error. Replaces what was configured before.
+    """Send every logger of the process to standard error, without the Kafka client's repeats. Replaces what was there.
 
     ``process``: its name in each line, where several write to the same place.
     """
     text = TEXT.format(process=f"{process} " if process else "")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(process) if settings.format == "json" else logging.Formatter(text))
+    handler.addFilter(OncePerPause())
     logging.basicConfig(level=settings.level.upper(), handlers=[handler], force=True)
