@@ -174,9 +174,10 @@ class Intake:
             if self._consumer.store(partition, offset):
                 self._tracker.stored(partition, offset)
                 moved = True
-        if self._tracker.uncommitted() and (moved or at_once or now >= self._commit_again):
+        pending = self._tracker.uncommitted()
+        if pending and (moved or at_once or now >= self._commit_again):
             self._commit_again = now + _COMMIT_AGAIN_S
-            self._consumer.commit()
+            self._consumer.commit(pending)
 
     # --- the end --------------------------------------------------------------------------------------------------
 

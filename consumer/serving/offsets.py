@@ -112,9 +112,13 @@ class OffsetTracker:
         if owned and owned.stored is not None and offset <= owned.stored:
             owned.committed = max(offset, owned.committed or 0)
 
-    def uncommitted(self) -> bool:
-        """Whether something stored is still not confirmed by the broker."""
-        return any(owned.stored is not None and owned.stored != owned.committed for owned in self._owned.values())
+    def uncommitted(self) -> dict[Partition, int]:
+        """What was stored last, where the broker has not confirmed it yet."""
+        return {
+            partition: owned.stored
+            for partition, owned in self._owned.items()
+            if owned.stored is not None and owned.stored != owned.committed
+        }
 
     def unfinished(self, partitions: Iterable[Partition]) -> int:
         """Delivered records of these partitions that are not finished."""

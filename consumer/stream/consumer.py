@@ -105,7 +105,7 @@ class RequestConsumer:
         self._consumer.resume([TopicPartition(*partition) for partition in self._owned])
 
     def store(self, partition: Partition, offset: int) -> bool:
-        """Take ``offset`` for the next commit. False: the partition is not ours, or not yet."""
+        """Whether ``offset`` may be committed. False: the partition is not ours, or not yet."""
         try:
             self._consumer.store_offsets(offsets=[TopicPartition(*partition, offset)])
         except KafkaException as error:
@@ -114,10 +114,18 @@ class RequestConsumer:
             raise StreamError(f"offset {offset} of {partition} was not stored: {error.args[0].str()}") from error
         return True
 
-    def commit(self) -> None:
-        """Commit what was stored, without waiting: a commit that waits has no time-out. The listener hears the end."""
+    def commit(self, offsets: Mapping[Partition, int]) -> None:
+        """Commit what is still ours, without waiting: that would have no time-out. The listener hears the end.
+
+        The offsets are named: of those that it stores the client commits none below an earlier one, as after a reset.
+        """
+        ours = [
+            TopicPartition(*partition, offset) for partition, offset in offsets.items() if self.store(partition, offset)
+        ]
+        if not ours:
+            return
         try:
-            self._consumer.commit(asynchronous=True)
+            self._consumer.commit(offsets=ours, asynchronous=True)
         except KafkaException as error:
             self._commit_failed(error.args[0])
 

@@ -160,7 +160,7 @@ def test_partitions_advance_apart() -> None:
 def test_a_start_that_was_chosen_is_committed_and_one_that_was_committed_is_not() -> None:
     tracker = owned(start=7)
     assert next_commit(tracker) is None
-    assert not tracker.uncommitted()
+    assert tracker.uncommitted() == {}
     tracker.reset(P)
     assert next_commit(tracker) == 7
 
@@ -177,9 +177,9 @@ def test_a_commit_stays_due_until_the_broker_confirms_it() -> None:
     tracker = owned()
     tracker.complete(deliver(tracker, 0))
     tracker.stored(P, 1)
-    assert tracker.uncommitted()
+    assert tracker.uncommitted() == {P: 1}
     tracker.committed(P, 1)
-    assert not tracker.uncommitted()
+    assert tracker.uncommitted() == {}
     assert tracker.progress(P).committed == 1
 
 

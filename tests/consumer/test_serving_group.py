@@ -171,6 +171,21 @@ def test_a_committed_offset_that_is_gone_is_reset_as_configured(
     assert member.events.count["skipped"] == skipped
 
 
+def test_after_a_reset_that_goes_back_the_lower_offset_is_committed(single: Harness) -> None:
+    member = single.member()
+    for number in range(3):
+        single.send(f"r{number}")
+    single.flush()
+    eventually(lambda: single.committed() == 3)
+    member.engine.gate.clear()
+    single.cluster.push_errors(Api.FETCH, [KafkaError.OFFSET_OUT_OF_RANGE])  # as after a topic is made anew
+    eventually(lambda: member.events.count["reset"] == 2)
+    eventually(lambda: single.committed() == 0)
+    member.engine.gate.set()
+    single.replies.wait(6)
+    eventually(lambda: single.committed() == 3)
+
+
 def test_a_restart_goes_on_where_the_last_commit_was(single: Harness) -> None:
     first = single.member()
     for number in range(5):
