@@ -18,7 +18,7 @@ from engine.search.policy import BatchPolicy
 from kernels.backend import NO_ITEM, LevelTries
 
 _NO_LIMIT = torch.iinfo(torch.int32).max
-_NO_MARGIN = torch.finfo(torch.float32).max
+_WIDEST_MARGIN = torch.finfo(torch.float32).max
 _ALIGNED = 4  # int32 elements: kernels are compiled anew for pointers that are not aligned to 16 bytes
 
 
@@ -150,8 +150,9 @@ def pack_search(
     fill_rows(into["page_table"], pages, 0)
     fill_rows(into["excluded"], [item.excluded for item in batch], NO_ITEM)
     fill_rows(into["widths"].T, [np.array(item.widths) for item in batch], 0)
-    margins = [_NO_MARGIN if request.beam.margin is None else request.beam.margin for request in requests]
-    fill(into["margin"], np.minimum(margins, _NO_MARGIN), _NO_MARGIN)
+    margins = np.array([np.inf if request.beam.margin is None else request.beam.margin for request in requests])
+    margins[margins > _WIDEST_MARGIN] = np.inf
+    fill(into["margin"], margins, np.inf)
     fill(into["min_width"], np.array([min(request.beam.min_width, _NO_LIMIT) for request in requests]), 1)
     fill(
         into["max_per_leaf"],

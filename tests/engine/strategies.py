@@ -106,7 +106,7 @@ def policies(levels: int) -> st.SearchStrategy[BeamPolicy]:
     width = st.one_of(st.integers(1, 4), st.integers(1, 64))
     fixed = width.map(lambda w: (w,) * levels)
     scheduled = st.tuples(*[width] * levels)
-    margin = st.sampled_from((0.0, 0.5, 2.0, 6.0))
+    margin = st.sampled_from((0.0, 0.5, 2.0, 6.0, 1e300, float("inf")))
     return st.one_of(
         st.builds(BeamPolicy, fixed),
         st.builds(BeamPolicy, scheduled),
