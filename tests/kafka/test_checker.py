@@ -4,6 +4,7 @@ import struct
 
 from tests.kafka.checker import Answer, judge
 from tests.kafka.commit_log import Commit, decreases, parse_commit
+from tests.kafka.silence import longest_silences
 
 GOOD = [Answer((0, 0), 10, "reply"), Answer((0, 1), 12, "dead letter"), Answer((1, 0), 11, "reply")]
 
@@ -55,3 +56,10 @@ def test_a_record_of_the_commit_log_is_read() -> None:
     assert parse_commit(key, value, 9) == ("group", Commit("requests", 3, 77, 9))
     assert parse_commit(key, None, 9) is None, "a tombstone"
     assert parse_commit(struct.pack(">hh5s", 2, 5, b"group"), b"member", 9) is None, "the group's own record"
+
+
+def test_a_silence_is_the_longest_time_between_two_answers_of_a_partition() -> None:
+    answers = [
+        Answer((partition, 0), at_ms, "reply") for partition, at_ms in ((0, 900), (0, 0), (1, 5), (0, 100), (1, 7))
+    ]
+    assert longest_silences(answers) == {0: 0.8, 1: 0.002}
