@@ -61,7 +61,10 @@ class Build(BaseModel):
             progress.update(step, description=f"packing {catalog.trie.items:,} items")
             data = blob.encode(catalog)
             progress.update(step, description=f"writing {self.output.name}")
-            blob.write_file(self.output, data)
+            try:
+                blob.write_file(self.output, data)
+            except OSError as error:  # it names the file beside it that is written first
+                raise CatalogError("output", f"{self.output}: {error.strerror or error}") from error
         Console().print(_build_summary(catalog, blob.version_of(data), len(data), time.perf_counter() - started))
 
     def _model(self) -> tuple[str, tuple[int, ...]]:
@@ -189,8 +192,10 @@ class Rollback(_OnRedis):
 
     def _only_model(self, publisher: "Publisher") -> str:
         models = list(publisher.status().pointers)
-        if len(models) != 1:
-            raise CatalogError("model", f"name the --model; with a current version: {', '.join(models) or 'none'}")
+        if not models:
+            raise CatalogError("no_previous", "no model has a current version")
+        if len(models) > 1:
+            raise CatalogError("model", f"name the --model; with a current version: {', '.join(models)}")
         return models[0]
 
 

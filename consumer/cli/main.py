@@ -5,7 +5,7 @@ import inspect
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError, create_model
 from pydantic_settings import CliApp, SettingsConfigDict, SettingsError
@@ -43,19 +43,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     name, *rest = arguments
     if name not in COMMANDS:
-        return _fail(EXIT_USAGE, f"unknown command {name!r}; there are {', '.join(COMMANDS)}")
+        return _fail(EXIT_USAGE, "", f"unknown command {name!r}; there are {', '.join(COMMANDS)}")
     try:
         CliApp.run(_load(name), cli_args=[_kebab_case(word) for word in rest], cli_exit_on_error=False)
     except ValidationError as error:
-        return _fail(EXIT_USAGE, f"{name}: {describe(error)}")
+        return _fail(EXIT_USAGE, name, describe(error))
     except SettingsError as error:
-        return _fail(EXIT_USAGE, f"{name}: {str(error).splitlines()[0]}")
+        return _fail(EXIT_USAGE, name, str(error).splitlines()[0].removeprefix("error parsing CLI: "))
     except (RecallstreamError, OSError) as error:
-        return _fail(EXIT_FAILURE, f"{name}: {error}")
+        return _fail(EXIT_FAILURE, name, str(error))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except SystemExit as stop:
-        return _exit_code(stop)
+        return _exit_code(name, stop)
     return 0
 
 
@@ -71,6 +71,10 @@ def _load(name: str) -> type[BaseModel]:
     """The command's class, told its name and the command line conventions that all commands share."""
     module, _, attribute = COMMANDS[name][0].partition(":")
     command = getattr(importlib.import_module(module), attribute)
+    for field in command.model_fields.values():
+        for kind in get_args(field.annotation):  # a sub-command's class or None
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                kind.__doc__ = inspect.getdoc(kind)
     conventions: dict[str, Any] = dict(
         SettingsConfigDict(
             cli_prog_name=f"recallstream {name}",
@@ -100,15 +104,15 @@ def _show_commands() -> None:
     console.print(table)
 
 
-def _fail(code: int, message: str) -> int:
-    line = " ".join(message.split())
-    Console(stderr=True).print(f"recallstream {line}", soft_wrap=True, markup=False, highlight=False)
+def _fail(code: int, command: str, message: str) -> int:
+    line = f"{' '.join(['recallstream', *command.split()])}: {' '.join(message.split())}"
+    Console(stderr=True).print(line, soft_wrap=True, markup=False, highlight=False)
     return code
 
 
-def _exit_code(stop: SystemExit) -> int:
+def _exit_code(command: str, stop: SystemExit) -> int:
     if isinstance(stop.code, str):
-        return _fail(EXIT_FAILURE, stop.code)
+        return _fail(EXIT_FAILURE, command, stop.code)
     return stop.code or 0
 
 

@@ -124,6 +124,13 @@ def test_flags_name_another_redis_than_the_settings(tmp_path: Path, server: Embe
     assert version not in capsys.readouterr().out
 
 
+def test_an_output_that_cannot_be_written_is_named_as_it_was_given(tmp_path: Path, capsys: Say) -> None:
+    made = source(tmp_path, [1, 2])
+    output = tmp_path / "absent" / "items.rsc"
+    assert main(["catalog", "build", str(made), "--model", "m", "--levels", "4,4", "--output", str(output)]) == 1
+    assert f"{output}: No such file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
@@ -135,7 +142,7 @@ def test_flags_name_another_redis_than_the_settings(tmp_path: Path, server: Embe
         (["publish", "absent.rsc"], 1, "absent.rsc"),
         (["publish", __file__], 1, "not a catalog"),
         (["activate", "0123456789abcdef"], 1, "is not in Redis"),
-        (["rollback"], 1, "name the --model"),
+        (["rollback"], 1, "no model has a current version"),
         (["rollback", "--model", "m"], 1, "no version to go back to"),
         (["status", "--url", "redis://127.0.0.1:1/0"], 1, "Redis"),
         (["status", "--url", "ftp://secret@host"], 1, "Redis URL"),

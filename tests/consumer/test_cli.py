@@ -55,7 +55,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_unknown_command_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sreve"]) == 2
-    assert error_line(capsys) == f"recallstream unknown command 'sreve'; there are {', '.join(COMMANDS)}"
+    assert error_line(capsys) == f"recallstream: unknown command 'sreve'; there are {', '.join(COMMANDS)}"
 
 
 @pytest.mark.parametrize(
