@@ -26,7 +26,7 @@ class Ablation:
 
 def ablations(cuda: bool) -> Iterator[Ablation]:
     """Those that this device has."""
-    yield Ablation("the level head", {"graph_vocab": True}, change=lambda case: replace(case, score="vocab"))
+    yield Ablation("the level head", change=lambda case: replace(case, score="vocab"))
     if cuda:
         yield Ablation("graphs", {"graphs": False})
         yield Ablation("the prefill graph", {"graph_prefill_tokens": 0})

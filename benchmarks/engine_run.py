@@ -52,7 +52,7 @@ def random_requests(case: Case, random: np.random.Generator) -> list[RecallReque
 
 
 def engine_settings(model: Path, cases: Sequence[Case], device: torch.device, **changes: Any) -> EngineSettings:
-    """Pools for two batches of the largest of the cases, and graphs for no larger ones."""
+    """Pools for two batches of the largest of the cases, and graphs for all of them."""
     batch, width = max(case.batch for case in cases), max(case.width for case in cases)
     pages = max(case.batch * pages_for(case.context) for case in cases)
     values: dict[str, Any] = {
@@ -64,6 +64,8 @@ def engine_settings(model: Path, cases: Sequence[Case], device: torch.device, **
         "max_batch_rows": batch * width,
         "max_width": width,
         "max_top_k": width,
+        "graph_beams": tuple({case.beam for case in cases if isinstance(case.beam, tuple)}),
+        "graph_vocab": any(case.score == "vocab" for case in cases),
     }
     return EngineSettings(**(values | changes))
 

@@ -13,7 +13,7 @@ from benchmarks.ablation import ablations
 from benchmarks.breakdown import IDLE, Kernel, breakdown
 from benchmarks.cases import Case, table
 from benchmarks.check import EXIT_SLOWER, EXIT_USAGE, compare, match
-from benchmarks.engine_run import EngineRun
+from benchmarks.engine_run import EngineRun, engine_settings
 from benchmarks.flattened import fastest_flattened
 from benchmarks.floor import FloorBench, heads, layer_products
 from benchmarks.measure import Timing, WallLimit
@@ -209,6 +209,15 @@ def test_scheduled_beams_run_over_their_own_floor(tmp_path: Path) -> None:
         "engine", "engine, two batches in flight", "bf16 floor", "bf16 chained floor",
     ]  # fmt: skip
     assert all("error" not in row and "beam 2/4/8 margin 1.5" in row["case"] for row in rows_of(out))
+
+
+def test_the_engine_is_set_up_for_every_case_of_a_run(tmp_path: Path) -> None:
+    cases = [Case(TINY, 4, 300, 2), Case(TINY, (2, 4, 9), 20, 5), Case(TINY, 4, 20, 1, "vocab")]
+    settings = engine_settings(tmp_path, cases, CPU)
+    assert (settings.max_batch, settings.max_width, settings.max_top_k, settings.max_batch_rows) == (5, 9, 9, 45)
+    assert settings.context_pages == 2 * 2 * 3  # two batches in flight of two contexts of three pages
+    assert settings.graph_beams == ((2, 4, 9),)
+    assert settings.graph_vocab
 
 
 def test_the_wall_limit_passes_with_the_clock() -> None:
