@@ -10,19 +10,23 @@ from rich.console import Console
 
 from consumer.stream.settings import KafkaSettings
 from deploy.kafka.cluster import KafkaCluster
-from deploy.kafka.install import DEFAULT_HOME, BrokerError, install
+from deploy.kafka.install import DEFAULT_HOME, INSTALLED, BrokerError, install
 
 PARTITIONS = 6
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m deploy.kafka", description=__doc__)
-    parser.add_argument("--brokers", type=int, default=1, choices=(1, 2, 3))
-    parser.add_argument("--port", type=int, default=9092, help="of the first broker; the others take the next ones")
+    parser = argparse.ArgumentParser(
+        prog="python -m deploy.kafka", description="A real Apache Kafka with the default topics, until Ctrl-C."
+    )
+    parser.add_argument("--brokers", type=int, default=1, choices=(1, 2, 3), help="how many; 1 if not given")
+    parser.add_argument("--port", type=int, default=9092, help="of the first broker, 9092 if not given; the others take the next ones")
     parser.add_argument("--home", type=Path, default=DEFAULT_HOME, help="jars and, in it, state; remove to begin anew")
     asked = parser.parse_args()
     console = Console(stderr=True)
     try:
+        if not (asked.home / INSTALLED).exists():
+            console.print("fetching Kafka's jars with Maven; the first time takes a minute")
         installation = install(asked.home)
         state = asked.home / f"state-{asked.brokers}"
         ports = [asked.port + number for number in range(asked.brokers)]

@@ -14,6 +14,8 @@ from deploy.kafka.layout import HOST, Node, new_id, server_properties
 
 HERE = Path(__file__).parent
 DEFAULT_HOME = HERE.parents[1] / ".data" / "kafka"
+INSTALLED = "installed-pom.xml"
+"""In a home that is complete: what it was made from."""
 START_S = 60.0
 _STOP_S = 60.0
 _LOGGING = """\
@@ -66,7 +68,7 @@ def install(home: Path = DEFAULT_HOME) -> Installation:
     made, pom = Installation(home), (HERE / "pom.xml").read_text()
     with (home / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        done = home / "installed-pom.xml"
+        done = home / INSTALLED
         if not done.exists() or done.read_text() != pom:
             done.unlink(missing_ok=True)
             _make(made)
