@@ -91,7 +91,9 @@ class Scenario:
         return answers
 
     async def _withdraw(self, load: Load, before: Sequence[Answer], release: Release, withdrawn: list[int]) -> None:
-        with self.screen.step(f"a version without {len(withdrawn)} of the most recalled films goes live"):
+        with self.screen.step(
+            f"a version without {len(withdrawn)} of the most recalled films goes live, {ENOUGH} answers from it"
+        ):
             await asyncio.to_thread(self.owner.publish, release)
             await load.until(lambda answers: _count(answers, release.version) >= ENOUGH, PATIENCE_S)
         self.checks.append(check_withdrawn(before, load.answers, release.version, withdrawn, ENOUGH))
