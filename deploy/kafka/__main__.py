@@ -17,10 +17,12 @@ PARTITIONS = 6
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m deploy.kafka", description="A real Apache Kafka with the default topics, until Ctrl-C."
+        prog="python -m deploy.kafka",
+        description="A real Apache Kafka with the default topics, until Ctrl-C.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--brokers", type=int, default=1, choices=(1, 2, 3), help="how many; 1 if not given")
-    parser.add_argument("--port", type=int, default=9092, help="of the first broker, 9092 if not given; the others take the next ones")
+    parser.add_argument("--brokers", type=int, default=1, choices=(1, 2, 3), help="how many")
+    parser.add_argument("--port", type=int, default=9092, help="of the first broker; the others take the next ones")
     parser.add_argument("--home", type=Path, default=DEFAULT_HOME, help="jars and, in it, state; remove to begin anew")
     asked = parser.parse_args()
     console = Console(stderr=True)
