@@ -127,7 +127,17 @@ class _Environment(EnvSettingsSource):
             if name.startswith(ENV_PREFIX) and name != ENV_CONFIG:
                 path = tuple(name.removeprefix(ENV_PREFIX).lower().split(ENV_DELIMITER))
                 _require_known(path, f"environment variable {variable}")
-        return {name: value for name, value in super().__call__().items() if name in {"config", *_sections(self)}}
+        try:
+            values = super().__call__()
+        except SettingsError as error:
+            raise SettingsError(f"environment: {error.__cause__ or error}") from error
+        return {name: value for name, value in values.items() if name in {"config", *_sections(self)}}
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except ValueError as error:
+            raise ValueError(f"{field_name}: must be JSON: {error}") from error
 
 
 class _TomlFile(InitSettingsSource):

@@ -101,6 +101,13 @@ def test_an_unknown_flag_is_refused_by_name() -> None:
         load(MODEL, "--http.prot=1")
 
 
+@pytest.mark.parametrize("variable", ["KAFKA", "KAFKA__REPLY_TOPICS_ALLOWED"])
+def test_what_is_no_json_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(f"RECALLSTREAM_{variable}", "a,b")
+    with pytest.raises(SettingsError, match=f"environment: {variable.rpartition('__')[2].lower()}: must be JSON"):
+        load(MODEL)
+
+
 @pytest.mark.parametrize("source", ["toml", "environment", "flag"])
 def test_a_bad_value_is_refused_by_field_name(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     flags = [MODEL]
