@@ -125,7 +125,7 @@ class RecallEngine:
             for batch in plan(prepared, self._limits):
                 running.launch(batch)
         except BaseException:
-            running.abandon()
+            running.finish()
             raise
         return running
 

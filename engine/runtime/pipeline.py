@@ -44,8 +44,11 @@ class Flight:
 
     @property
     def reached(self) -> bool:
-        """Its work on the device is done: finishing it does not wait."""
-        return self.marks[-1].reached
+        """Its work on the device is over: finishing it does not wait, and tells if the device was lost."""
+        try:
+            return self.marks[-1].reached
+        except torch.AcceleratorError:
+            return True
 
     def result(self) -> list[Answer]:
         """One answer per request of a finished batch. Raises what is a bug."""

@@ -34,12 +34,12 @@ class Running:
     @torch.inference_mode()
     def collect(self) -> list[Answer]:
         """Wait; one answer per request, in order. Call it once. Raises DeviceError, or what is a bug."""
-        self.abandon()
+        self.finish()
         for flight in self._flights:
             self._answers.update(zip((item.place for item in flight.batch), flight.result(), strict=True))
         return [self._answers[place] for place in range(self._count)]
 
-    def abandon(self) -> None:
+    def finish(self) -> None:
         """Wait for what was launched and give back what it holds. Raises DeviceError."""
         with self._pins:
             for flight in self._flights:

@@ -127,6 +127,8 @@ def test_a_device_that_is_lost_while_a_batch_runs_is_a_device_error(
         raise torch.AcceleratorError("an illegal memory access")
 
     monkeypatch.setattr(Mark, "wait", lose)
+    monkeypatch.setattr(Mark, "reached", property(lose))
+    assert running.done
     with pytest.raises(DeviceError, match="illegal memory access"):
         running.collect()
     assert_pool_is_whole(engine)
