@@ -35,6 +35,8 @@ def connect(settings: CatalogSettings) -> redis.Redis:
         # what the parser says may quote a part of the password
         why = "it begins with redis://, and / # ? in its password are written as %2F %23 %3F" if "@" in url else error
         raise CatalogError("redis", f"the Redis URL makes no sense: {why}") from error
+    if pool.connection_kwargs.get("decode_responses"):
+        raise CatalogError("redis", "the Redis URL has decode_responses: catalogs are bytes, not text")
     return client
 
 
@@ -72,4 +74,4 @@ def _bytes(value: bytes | str) -> bytes: ...
 @overload
 def _bytes(value: bytes | str | None) -> bytes | None: ...
 def _bytes(value: bytes | str | None) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value  # text only if the URL asks for decoded answers
+    return value.encode() if isinstance(value, str) else value  # never text: see connect

@@ -40,10 +40,7 @@ class LastGood:
 
     def load(self) -> Iterator[Catalog]:
         """The kept catalogs that are whole, the one that served last first."""
-        newest_first = sorted(
-            self._versions(), key=lambda version: self._path(version).stat().st_mtime_ns, reverse=True
-        )
-        for version in newest_first:
+        for version in sorted(self._versions(), key=self._served_at, reverse=True):
             try:
                 data = blob.read_file(self._path(version))
                 if blob.version_of(data) != version:
@@ -54,6 +51,12 @@ class LastGood:
 
     def _path(self, version: str) -> Path:
         return self._directory / f"{self._stem}@{version}.rsc"
+
+    def _served_at(self, version: str) -> int:
+        try:
+            return self._path(version).stat().st_mtime_ns
+        except OSError:  # another process on the same directory may have removed it
+            return 0
 
     def _versions(self) -> list[str]:
         return [path.stem.rpartition("@")[2] for path in self._directory.glob("*.rsc") if self._is_own(path)]

@@ -4,6 +4,7 @@ import logging
 import random
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
@@ -86,27 +87,29 @@ class Watcher:
             )
 
     def _run(self) -> None:
-        disk_tried = False
         try:
+            self._guard(self._turn)
+            if self._store.active is None:
+                self._guard(self._start_from_disk)
             while not self._stop.is_set():
-                self._turn()
-                if not disk_tried and self._last_good is not None and self._store.active is None:
-                    self._start_from_disk(self._last_good)
-                disk_tried = True
+                self._guard(self._turn)
         finally:
             self._unsubscribe()
             self._redis.close()
 
+    def _guard(self, step: Callable[[], None]) -> None:
+        """Nothing that goes wrong may end the thread or touch what serves."""
+        try:
+            step()
+        except Exception as error:
+            with self._lock:
+                self._state.fail(_as_refusal(error), time.monotonic())
+
     def _turn(self) -> None:
         """Wait for a message or the next poll, then act on the pointer if it is time."""
         self._listen()
-        if self._wait() > 0:
-            return
-        try:
+        if self._wait() <= 0:
             self._follow()
-        except Exception as error:  # nothing that goes wrong here may end the thread or touch what serves
-            with self._lock:
-                self._state.fail(_as_refusal(error), time.monotonic())
 
     def _listen(self) -> None:
         """Wait a little for a message; without a subscription (it is retried with pauses) only wait."""
@@ -120,8 +123,8 @@ class Watcher:
             message = self._subscription.get_message(timeout=pause)
             if self._subscription.health_check_response_counter > _UNANSWERED_PINGS:
                 raise redis.ConnectionError("the subscription does not answer")
-        except (redis.RedisError, OSError) as error:
-            log.info("the subscription is lost: %s", error)
+        except Exception as error:  # whatever it is, a new subscription has the best chance
+            log.info("the subscription is lost: %r", error)
             self._unsubscribe()
             self._subscribe_at = time.monotonic() + self._subscribe_backoff.pause()
             with self._lock:
@@ -177,9 +180,9 @@ class Watcher:
         self._store.activate(target.version)
         return data
 
-    def _start_from_disk(self, last_good: LastGood) -> None:
+    def _start_from_disk(self) -> None:
         """Serve the newest of the kept copies that is whole and fits."""
-        for catalog in last_good.load():
+        for catalog in self._last_good.load() if self._last_good else ():
             try:
                 self._store.stage(catalog)
                 self._store.activate(catalog.version)

@@ -21,6 +21,7 @@ from engine.errors import CatalogError
         ("redis://127.0.0.1/0?socket_timeout=soon", "socket_timeout"),
         ("redis://127.0.0.1/0?colour=red", "colour"),
         ("redis://[::1/0", "IPv6"),
+        ("redis://127.0.0.1/0?decode_responses=True", "decode_responses"),
     ],
 )
 def test_an_address_that_makes_no_sense_is_told_before_anything_connects(url: str, named: str) -> None:

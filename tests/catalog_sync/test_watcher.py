@@ -339,6 +339,28 @@ def test_a_damaged_copy_on_disk_is_passed_over_and_redis_heals_the_start(tmp_pat
         damaged.close()
 
 
+def test_a_copy_that_cannot_be_looked_at_is_passed_over(fleet: Fleet, tmp_path: Path) -> None:
+    (tmp_path / f"{MODEL}@0123456789abcdef.rsc").symlink_to(tmp_path / "gone")
+    fleet.settings = fleet.settings.model_copy(update={"disk": tmp_path})
+    with fleet.watcher():
+        until_active(fleet, fleet.publish(range(5)))
+
+
+def test_no_fault_of_a_message_or_of_the_disk_ends_the_thread(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    fleet.settings = fleet.settings.model_copy(update={"disk": tmp_path})
+    monkeypatch.setattr("catalog_sync.last_good.LastGood.load", fault)
+    monkeypatch.setattr("redis.client.PubSub.get_message", fault)
+    with fleet.watcher() as watcher:
+        eventually(lambda: watcher.snapshot().reconnects > 1)
+        monkeypatch.undo()
+        until_active(fleet, fleet.publish(range(5)))
+
+
 def test_a_full_disk_does_not_undo_an_activation(fleet: Fleet, tmp_path: Path) -> None:
     blocker = tmp_path / "file"
     blocker.write_text("a file where the directory should be")
