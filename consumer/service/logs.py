@@ -11,6 +11,17 @@ from consumer.stream.client_log import OncePerPause
 TEXT = "%(asctime)s %(levelname)-7s {process}%(threadName)s %(name)s: %(message)s"
 
 
+_CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
+
+
+class TextFormatter(logging.Formatter):
+    """One line a message: what a request says of itself can neither forge lines nor steer a terminal."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
+        record.message = record.message.translate(_CONTROLS)
+        return super().formatMessage(record)
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: ``time`` (UTC), ``level``, ``logger``, ``thread``, ``message``; ``exception`` if there is
     one, ``process`` if it has a name.
@@ -41,6 +52,6 @@ def configure_logging(settings: LogSettings, process: str | None = None) -> None
     """
     text = TEXT.format(process=f"{process} " if process else "")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter(process) if settings.format == "json" else logging.Formatter(text))
+    handler.setFormatter(JsonFormatter(process) if settings.format == "json" else TextFormatter(text))
     handler.addFilter(OncePerPause())
     logging.basicConfig(level=settings.level.upper(), handlers=[handler], force=True)

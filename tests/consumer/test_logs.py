@@ -39,6 +39,16 @@ def test_json_is_one_object_a_line_with_the_exception_inside(capsys: pytest.Capt
     assert datetime.fromisoformat(entry["time"]).tzinfo is not None
 
 
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_a_message_is_one_line_whatever_a_request_says(format: str, capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(LogSettings.model_validate({"format": format}))
+    log.warning("dead letter: %s", "a\n2026-01-01 ERROR forged\r\x1b[2J\u2028b: \u00fc")
+    line, end = capsys.readouterr().err.split("\n")
+    assert end == ""
+    assert not {"\r", "\x1b"} & set(line)
+    assert "\u00fc" in line
+
+
 def test_less_severe_lines_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging(LogSettings(level="warning"))
     log.info("quiet")
