@@ -56,9 +56,7 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True):
 
 def encode(catalog: Catalog) -> bytearray:
     """The bytes of a catalog; its ``version`` is not among them. Raises CatalogError ``structure``."""
-    tags = (
-        catalog.tags if isinstance(catalog.tags, TagIndex) else TagIndex.from_bitmaps(catalog.tags, catalog.trie.items)
-    )
+    tags = TagIndex.of(catalog.tags, catalog.trie.items)
     arrays = _sections(catalog, tags)
     specs, end = [], 0
     for name, array in arrays.items():

@@ -90,7 +90,7 @@ def build_catalog(
 
     trie, order = build_trie(sids, sizes)
     order = _order_in_leaves(order, trie.item_begin[-1], id_array, rank)
-    index = tags if isinstance(tags, TagIndex) else TagIndex.from_bitmaps(tags or {}, items)
+    index = TagIndex.of(tags or {}, items)
     return Catalog(
         version=version,
         model=model,

@@ -21,6 +21,11 @@ class TagIndex(Mapping[str, NDArray[np.bool_]]):
         self._position = {name: i for i, name in enumerate(names)}
 
     @classmethod
+    def of(cls, tags: Mapping[str, NDArray[np.bool_]], size: int) -> "TagIndex":
+        """``tags`` itself if it is an index."""
+        return tags if isinstance(tags, TagIndex) else cls.from_bitmaps(tags, size)
+
+    @classmethod
     def from_bitmaps(cls, bitmaps: Mapping[str, NDArray[np.bool_]], size: int) -> "TagIndex":
         names = tuple(sorted(bitmaps))
         runs = [np.flatnonzero(bitmaps[name]).astype(np.int32) for name in names]
