@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
 import numpy as np
@@ -28,6 +29,7 @@ class PrefillShape:
         """Whether prompts of ``other``'s shape also fit this one, with padding."""
         return self.tokens >= other.tokens and self.requests >= other.requests and self.pages >= other.pages
 
+    @lru_cache(maxsize=512)  # noqa: B019  (shapes are small, and few of them are met again and again)
     def layout(self) -> Layout:
         int32 = torch.int32
         return Layout(

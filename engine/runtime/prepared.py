@@ -46,7 +46,8 @@ def prepare(place: int, request: RecallRequest, catalog: ResidentCatalog, prompt
         prompt = prompts.build(request.template, request.context, request.history, catalog)
     if not len(prompt.tokens):
         raise RequestError("bad_request", "the prompt is empty: no known history item and a template without tokens")
-    catalog.fields_of(request.return_fields, _NO_ITEMS)
+    if request.return_fields:
+        catalog.fields_of(request.return_fields, _NO_ITEMS)
     return PreparedRequest(
         place=place,
         request=request,

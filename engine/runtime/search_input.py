@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
 import numpy as np
@@ -19,6 +20,7 @@ from kernels.backend import NO_ITEM, LevelTries
 
 _NO_LIMIT = torch.iinfo(torch.int32).max
 _WIDEST_MARGIN = torch.finfo(torch.float32).max
+_LAYOUTS_KEPT = 512
 _ALIGNED = 4  # int32 elements: kernels are compiled anew for pointers that are not aligned to 16 bytes
 
 
@@ -65,6 +67,7 @@ class SearchShape:
         """Orders shapes by what a search of that shape costs, padding included."""
         return self.requests * (1 + sum(self.widths[:-1])), self.pages, self.widths[-1]
 
+    @lru_cache(maxsize=_LAYOUTS_KEPT)  # noqa: B019  (shapes are small, and few of them are met again and again)
     def inputs(self) -> Layout:
         requests, levels, int32 = self.requests, len(self.widths), torch.int32
         return Layout(
@@ -80,6 +83,7 @@ class SearchShape:
             legal=(torch.bool, (requests,)),
         )
 
+    @lru_cache(maxsize=_LAYOUTS_KEPT)  # noqa: B019  (as above)
     def outputs(self) -> Layout:
         return Layout(
             items=(torch.int32, (self.requests, self.items)),

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from engine.model.decoder_config import DecoderConfig
+from engine.state.zeros import zeros
 
 
 class BeamMemory:
@@ -14,7 +15,7 @@ class BeamMemory:
     def __init__(self, config: DecoderConfig, steps: int, rows: int, device: torch.device, dtype: torch.dtype) -> None:
         self._layers, self._steps = config.layers, steps
         self._token = (config.kv_heads, config.head_dim)
-        self._memory = torch.zeros((config.layers * 2 * steps * rows, *self._token), device=device, dtype=dtype)
+        self._memory = zeros((config.layers * 2 * steps * rows, *self._token), device, dtype)
 
     def beams(self, requests: int, width: int) -> "BeamKV":
         """State for a batch; it takes the room of the batch before."""

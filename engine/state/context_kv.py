@@ -7,6 +7,7 @@ from torch import Tensor
 
 from engine.model.decoder_config import DecoderConfig
 from engine.settings import PAGE_TOKENS
+from engine.state.zeros import zeros
 
 
 class ContextKV:
@@ -14,7 +15,7 @@ class ContextKV:
 
     def __init__(self, config: DecoderConfig, pages: int, device: torch.device, dtype: torch.dtype) -> None:
         shape = (config.layers, 2, pages, config.kv_heads, PAGE_TOKENS, config.head_dim)
-        self._layers = _zeros(shape, device, dtype)
+        self._layers = zeros(shape, device, dtype)
 
     def layer(self, number: int) -> tuple[Tensor, Tensor]:
         keys, values = self._layers[number].unbind(0)
@@ -27,11 +28,3 @@ class ContextKV:
     @property
     def nbytes(self) -> int:
         return self._layers.nbytes
-
-
-def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Zeroed: masked keys still multiply their values. On the CPU memory is committed only where it is written."""
-    if device.type != "cpu":
-        return torch.zeros(shape, device=device, dtype=dtype)
-    lazy = np.zeros(shape, dtype=np.float32 if dtype == torch.float32 else np.int16)
-    return torch.from_numpy(lazy).view(dtype)
