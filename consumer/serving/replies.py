@@ -1,7 +1,7 @@
 """The reply thread: encodes answers, sends replies and dead letters, completes a record once all is confirmed."""
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
@@ -52,6 +52,7 @@ class DeadLetterSent:
     """A dead letter on its way, built to fit ``max_bytes``. ``alone``: in a record batch of its own."""
 
     item: InFlight
+    topic: str
     reason: str
     message: str
     stage: str
@@ -81,7 +82,7 @@ class ReplyLoop:
         self._observer = observer
         self._clock = clock
         self._inbox: SimpleQueue[Outcome | Repeat | Denied | Literal["stop"]] = SimpleQueue()
-        self._outstanding = 0
+        self._outstanding: Counter[str] = Counter()  # sends without a report, by topic
         self._suspects: deque[Sent] = deque()
         self._producer: ReplyProducer[Sent] = ReplyProducer(
             settings, lambda code: observer.client_error("producer", code)
@@ -171,7 +172,7 @@ class ReplyLoop:
         headers = reply_headers(
             item.headers, topic=source.topic, partition=source.partition, offset=source.offset, catalog=sent.catalog
         )
-        self._outstanding += 1
+        self._outstanding[sent.topic] += 1
         self._producer.send(
             sent,
             sent.topic,
@@ -187,7 +188,8 @@ class ReplyLoop:
         item.dead_lettered = True
         self._observer.dead_letter(reason)
         log.warning("dead letter: %s[%d]@%d: %s: %s", *item.ticket.partition, item.ticket.offset, reason, message)
-        self._send_again(DeadLetterSent(item, reason, message, stage, self._settings.max_message_bytes))
+        topic, most = self._settings.dead_letter_topic, self._settings.max_message_bytes
+        self._send_again(DeadLetterSent(item, topic, reason, message, stage, most))
 
     def _check_share(self, reason: str, message: str) -> None:
         if wrong := self._limit.bad(self._clock()):
@@ -202,10 +204,10 @@ class ReplyLoop:
             group=self._settings.group_id,
             max_bytes=sent.max_bytes,
         )
-        self._outstanding += 1
+        self._outstanding[sent.topic] += 1
         self._producer.send(
             sent,
-            self._settings.dead_letter_topic,
+            sent.topic,
             key=letter.key,
             value=letter.value,
             headers=letter.headers,
@@ -214,7 +216,7 @@ class ReplyLoop:
 
     def _collect(self, timeout: float) -> None:
         for delivery in self._producer.poll(timeout):
-            self._outstanding -= 1
+            self._outstanding -= Counter((delivery.sent.topic,))
             if delivery.failure is None:
                 self._delivered(delivery.sent)
             elif delivery.failure.of_batch and not delivery.sent.alone:
@@ -227,16 +229,16 @@ class ReplyLoop:
     def _isolate(self) -> None:
         """Send again what was refused, each with nothing beside it: only the culprits are refused then."""
         while self._suspects:
-            self._await_reports()
             suspect = replace(self._suspects.popleft(), alone=True)
+            self._await_reports(suspect.topic)
             if isinstance(suspect, ReplySent):
                 self._send(suspect)
             else:
                 self._send_again(suspect)
-            self._await_reports()
+            self._await_reports(suspect.topic)
 
-    def _await_reports(self) -> None:
-        while self._outstanding:
+    def _await_reports(self, topic: str) -> None:
+        while self._outstanding[topic]:
             self._collect(_REPORTS_S)
 
     def _delivered(self, sent: Sent) -> None:

@@ -237,6 +237,21 @@ def test_a_reply_topic_that_does_not_exist_is_a_dead_letter(made: Harness) -> No
     eventually(lambda: made.committed() == 2)
 
 
+def test_a_reply_that_waits_for_its_topic_holds_up_no_other_that_is_sent_again(made: Harness) -> None:
+    kafka = made.kafka(
+        reply_topics_allowed=("others.*",), producer_options={"topic.metadata.propagation.max.ms": 600_000}
+    )
+    member = made.member(kafka=kafka, drain_s=0.2)
+    made.send("r1", headers={"reply-topic": b"others.missing"})
+    made.flush()
+    eventually(lambda: member.events.count["replied:ok"] == 1)
+    made.cluster.push_errors(Api.PRODUCE, [KafkaError.NO_ERROR, KafkaError.MSG_SIZE_TOO_LARGE])
+    made.send("r2")
+    made.flush()
+    assert made.replies.wait(1)[0].reply.status == "ok"
+    assert made.committed() < 1
+
+
 @pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
 def test_a_reply_partition_that_does_not_exist_is_a_dead_letter(made: Harness, warm: bool) -> None:
     made.member()
