@@ -142,9 +142,8 @@ async def _play(
 
 def _wait_for_interrupt(screen: Screen, service: ServiceProcess, kafka: KafkaSettings) -> None:
     screen.line(f"still serving: status page {service.url}, Kafka {kafka.bootstrap_servers}; Ctrl-C ends it")
-    screen.line(
-        f"try: recallstream send --bootstrap {kafka.bootstrap_servers} --history 1,260,1196 --top-k 10 --fields title"
-    )
+    screen.line("ask it, with .venv/bin on the path:")
+    screen.command(f"recallstream send --bootstrap {kafka.bootstrap_servers} --history 1,260,1196 --fields title")
     try:
         threading.Event().wait()
     except KeyboardInterrupt:

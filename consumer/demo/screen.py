@@ -31,6 +31,10 @@ class Screen:
     def line(self, text: str) -> None:
         self._console.print(Text(text))
 
+    def command(self, text: str) -> None:
+        """One to copy: it is not broken into lines."""
+        self._console.print(Text(text), soft_wrap=True)
+
     @contextmanager
     def step(self, text: str) -> Iterator[None]:
         """A spinner while the block runs, then one line with the seconds it took."""

@@ -53,3 +53,10 @@ def test_latency_counts_answers_only() -> None:
     Screen(screen).latency([Answer(0, None, None, 10.0), Answer(0, None, "late", 9_000.0)], 2.0)
     assert "p99 10 ms" in shown(screen)
     assert "1 requests/s" in shown(screen)
+
+
+def test_a_command_is_one_line_however_narrow_the_terminal() -> None:
+    screen = console()
+    command = "recallstream send " + "--history " + ",".join(map(str, range(100)))
+    Screen(screen).command(command)
+    assert shown(screen) == command + "\n"
