@@ -122,7 +122,10 @@ class Publisher:
         return FleetStatus(pointers, tuple(manifests), tuple(acks), tuple(unreadable))
 
     def _scan(self, pattern: str) -> list[str]:
-        return sorted(key if isinstance(key, str) else key.decode() for key in self._redis.scan_iter(pattern))
+        return sorted(
+            key if isinstance(key, str) else key.decode(errors="backslashreplace")
+            for key in self._redis.scan_iter(pattern)
+        )
 
     def _manifest(self, version: str) -> tuple[Manifest, str]:
         raw = get_bytes(self._redis, self._keys.manifest(version))

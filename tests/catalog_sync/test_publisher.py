@@ -142,6 +142,7 @@ def test_status_shows_what_is_there_and_survives_nonsense(fleet: Fleet) -> None:
     fleet.redis.set(fleet.keys.ack("i1"), msgspec.json.encode(ack))
     fleet.redis.set(fleet.keys.ack("i2"), b"\xff nonsense")
     fleet.redis.set(fleet.keys.manifest("future"), b'{"format": 9}')
+    fleet.redis.set(fleet.keys.manifest("?").encode().replace(b"?", b"\xff"), b"{}")
     fleet.redis.hset(fleet.keys.manifest("hash"), "a", "b")
     fleet.redis.lpush(fleet.keys.ack("list"), "a")
     other = fleet.publisher.upload(*version_with([3], model="other"))
@@ -156,6 +157,7 @@ def test_status_shows_what_is_there_and_survives_nonsense(fleet: Fleet) -> None:
     assert status.acks == (ack,)
     keys = fleet.keys
     unreadable = {
+        keys.manifest("\\xff"),
         keys.ack("i2"),
         keys.ack("list"),
         keys.manifest("future"),
