@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 from consumer.service.http import HttpServer, build_app
 from consumer.service.settings import ServiceSettings, redacted
 from consumer.service.status import ServiceStatus
+from engine.errors import RecallstreamError
 
 if TYPE_CHECKING:
+    from consumer.service.tracing import OpenTelemetryTracer
     from engine.catalog.store import CatalogStore
     from engine.recall_engine import RecallEngine
 
@@ -68,6 +70,10 @@ def run(settings: ServiceSettings, expose: Expose) -> None:
         running.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)))
         running.enter_context(expose(status, lambda: drain()))
 
+        tracer = tracer_of(settings)
+        if tracer is not None:
+            running.callback(tracer.close)
+
         # The endpoints answer while these take their seconds.
         from catalog_sync.watcher import Watcher
         from consumer.serving.service import ServingLoop
@@ -93,6 +99,7 @@ def run(settings: ServiceSettings, expose: Expose) -> None:
             defaults=settings.recall,
             active_catalog=lambda: engine.catalogs.active,
             observer=status.observer,
+            tracer=tracer,
         )
         status.serving = loop
         drain = loop.drain
@@ -101,6 +108,17 @@ def run(settings: ServiceSettings, expose: Expose) -> None:
         code = loop.run_until_stopped()
     if code:
         sys.exit(code)
+
+
+def tracer_of(settings: ServiceSettings) -> "OpenTelemetryTracer | None":
+    """None unless spans are asked for. Raises RecallstreamError if the extra is not installed."""
+    if not settings.tracing.enabled:
+        return None
+    try:
+        from consumer.service.tracing import OpenTelemetryTracer
+    except ModuleNotFoundError as error:
+        raise RecallstreamError(f"tracing.enabled needs {error.name}: pip install 'recallstream[tracing]'") from error
+    return OpenTelemetryTracer.exporting(settings.tracing, settings.kafka.group_id)
 
 
 def _wait_for_catalog(catalogs: "CatalogStore") -> None:

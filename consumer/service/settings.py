@@ -49,6 +49,18 @@ class HttpSettings(BaseModel):
     )
 
 
+class TracingSettings(BaseModel):
+    """OpenTelemetry spans; needs the extra ``tracing``. OTEL_* variables set the sampler and everything else."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    enabled: bool = Field(False, description="record spans; needs pip install 'recallstream[tracing]'")
+    endpoint: str | None = Field(
+        None, min_length=1, description="http://host:4318/v1/traces; none: OpenTelemetry's variables or its default"
+    )
+    service_name: str = Field("recallstream", min_length=1, description="service.name of the spans")
+
+
 class LogSettings(BaseModel):
     """Logging to standard error."""
 
@@ -105,6 +117,7 @@ class ServiceSettings(LayeredSettings):
     catalog: CatalogSettings = Field(default_factory=CatalogSettings, description="where catalogs come from")
     http: HttpSettings = Field(default_factory=HttpSettings, description="metrics, health, status page")
     log: LogSettings = Field(default_factory=LogSettings, description="logging")
+    tracing: TracingSettings = Field(default_factory=TracingSettings, description="OpenTelemetry spans")
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:

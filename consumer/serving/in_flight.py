@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from consumer.serving.offsets import Ticket
+from consumer.serving.tracing import RequestTrace
 from consumer.wire.dead_letter import SourceRecord
 from consumer.wire.errors import Addressee
 from consumer.wire.headers import RequestHeaders, record_size
@@ -35,6 +36,7 @@ class InFlight:
     request: RecallRequest | None = None
     tokens: int = 0
     started: float | None = None
+    trace: RequestTrace | None = None
     awaiting: int = 0
     dead_lettered: bool = False
 

@@ -11,6 +11,7 @@ from consumer.serving.bad_records import BadRecordLimit
 from consumer.serving.in_flight import BAD_RECORD, Answer, Denied, InFlight, Outcome, Repeat
 from consumer.serving.observer import ReplyTimes, ServingObserver
 from consumer.serving.repeats import RepeatCache
+from consumer.serving.tracing import RequestTracer
 from consumer.stream.errors import StreamError
 from consumer.stream.producer import Failure, FailureKind, ReplyProducer
 from consumer.stream.settings import KafkaSettings
@@ -18,6 +19,7 @@ from consumer.wire.dead_letter import attempt_of, dead_letter
 from consumer.wire.headers import reply_headers
 from consumer.wire.reply import encode_error, encode_reply, status_of
 from engine.errors import RequestError
+from engine.request import RecallResult
 
 _IDLE_S = 0.1
 _REPORTS_S = 0.005
@@ -74,10 +76,12 @@ class ReplyLoop:
         clock: Callable[[], float],
         limit: BadRecordLimit,
         repeats: RepeatCache,
+        tracer: RequestTracer | None = None,
     ) -> None:
         self._settings = settings
         self._limit = limit
         self._repeats = repeats
+        self._tracer = tracer
         self._confirmed = confirmed
         self._observer = observer
         self._clock = clock
@@ -111,6 +115,7 @@ class ReplyLoop:
                 self._answer_again(job)
             elif isinstance(job, Denied):
                 job.item.awaiting = 1
+                self._trace(job.item, "reply_topic_denied")
                 self._send_dead_letter(job.item, "reply_topic_denied", job.message, "admit")
             self._collect(0)
             self._isolate()
@@ -133,6 +138,7 @@ class ReplyLoop:
         code = answer.code if isinstance(answer, RequestError) else None
         bad = code in BAD_RECORD or item.reply_topic is None
         item.awaiting = bad + (item.reply_topic is not None)
+        self._trace(item, code or "ok", None if isinstance(answer, RequestError) else answer)
         if isinstance(answer, RequestError) and bad:
             self._observer.bad_record(answer.code)
             self._send_dead_letter(item, answer.code, answer.message, outcome.stage)
@@ -144,9 +150,14 @@ class ReplyLoop:
     def _answer_again(self, repeat: Repeat) -> None:
         item = repeat.item
         item.awaiting = 1
+        self._trace(item, "repeat")
         self._observer.repeated()
         self._observer.replied("ok", None, self._times(item))
         self._send(ReplySent(item, item.reply_topic or "", repeat.value, repeat.catalog))
+
+    def _trace(self, item: InFlight, outcome: str, result: RecallResult | None = None) -> None:
+        if self._tracer is not None:
+            item.trace = self._tracer.begin(item, outcome, result, self._clock())
 
     def _encode(self, item: InFlight, answer: Answer) -> bytes:
         times = self._times(item)
@@ -169,8 +180,11 @@ class ReplyLoop:
 
     def _send(self, sent: ReplySent) -> None:
         item, source = sent.item, sent.item.record
+        request_headers = item.headers
+        if item.trace is not None:
+            request_headers = replace(request_headers, traceparent=item.trace.traceparent)
         headers = reply_headers(
-            item.headers, topic=source.topic, partition=source.partition, offset=source.offset, catalog=sent.catalog
+            request_headers, topic=source.topic, partition=source.partition, offset=source.offset, catalog=sent.catalog
         )
         self._outstanding[sent.topic] += 1
         self._producer.send(
@@ -269,6 +283,8 @@ class ReplyLoop:
     def _settle(self, item: InFlight) -> None:
         item.awaiting -= 1
         if item.awaiting == 0:
+            if item.trace is not None:
+                item.trace.end(self._clock(), dead_lettered=item.dead_lettered)
             self._confirmed(item)
 
     def _dead_letter_failed(self, sent: DeadLetterSent, failure: Failure) -> None:

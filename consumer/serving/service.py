@@ -21,6 +21,7 @@ from consumer.serving.repeats import RepeatCache
 from consumer.serving.replies import ReplyLoop
 from consumer.serving.settings import BatchSettings
 from consumer.serving.snapshot import ServingSnapshot
+from consumer.serving.tracing import RequestTracer
 from consumer.stream.errors import StreamError
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.settings import RecallDefaults, WireLimits
@@ -56,6 +57,7 @@ class ServingLoop:
         defaults: RecallDefaults,
         active_catalog: Callable[[], str | None] = lambda: None,
         observer: ServingObserver | None = None,
+        tracer: RequestTracer | None = None,
         clock: Callable[[], float] = time.monotonic,
         end_process: Callable[[int], None] = os._exit,
     ) -> None:
@@ -72,7 +74,7 @@ class ServingLoop:
         self._queue = BatchQueue(batch, clock, self._answer_expired)
         limit, repeats = BadRecordLimit(batch), RepeatCache(batch, active_catalog, clock)
         self._replies = ReplyLoop(
-            kafka, lambda item: self._intake.confirmed(item), self._observer, clock, limit, repeats
+            kafka, lambda item: self._intake.confirmed(item), self._observer, clock, limit, repeats, tracer
         )
         self._device = DeviceLoop(engine, self._queue, self._replies.put, self._observer, clock)
         self._intake = Intake(

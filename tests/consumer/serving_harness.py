@@ -13,6 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from consumer.serving.service import ServingLoop
 from consumer.serving.settings import BatchSettings
 from consumer.serving.snapshot import ServingSnapshot
+from consumer.serving.tracing import RequestTracer
 from consumer.stream.mock_cluster import CLIENT_SETTINGS, MockCluster
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.outgoing import encode_request
@@ -130,6 +131,7 @@ class GroupHarness:
         kafka: KafkaSettings | None = None,
         defaults: RecallDefaults | None = None,
         active_catalog: Callable[[], str | None] = lambda: None,
+        tracer: RequestTracer | None = None,
         end_process: Callable[[int], None] | None = None,
         events: Events | None = None,
         start: bool = True,
@@ -146,6 +148,7 @@ class GroupHarness:
             defaults=defaults or RecallDefaults(top_k=3, width=4, deadline_ms=30_000),
             active_catalog=active_catalog,
             observer=events,
+            tracer=tracer,
             end_process=end_process or _refuse_to_end,
         )
         member = Member(loop, engine, events)
