@@ -38,7 +38,8 @@ METRICS_HEAD = f"""# Metrics
 
 On `/metrics`, in the Prometheus format. Label values come from short fixed lists and the partitions assigned, so the
 number of series does not grow with traffic. [`deploy/grafana.json`](../deploy/grafana.json) is a dashboard over them,
-[`deploy/alerts.yaml`](../deploy/alerts.yaml) holds alert rules. With `serve --gpus` each series has one more label, `gpu`,
+[`deploy/alerts.yaml`](../deploy/alerts.yaml) holds alert rules.
+With `serve --gpus` each series has one more label, `gpu`,
 and there is the counter `{RESTARTS}_total`: {RESTARTS_HELP}
 
 | metric | type | labels | meaning |
