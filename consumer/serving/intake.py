@@ -25,7 +25,7 @@ _TURN_S = 0.05
 _HOLD_S = 0.01
 _PUBLISH_S = 0.2
 _COMMIT_AGAIN_S = 1.0
-"""A commit without an answer is repeated after this."""
+"""A commit that failed is repeated after this."""
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +166,7 @@ class Intake:
 
     def _commit(self, *, at_once: bool = False) -> None:
         now = self._clock()
-        if self._halted() or (now < self._commit_due and not at_once):
+        if self._halted() or ((now < self._commit_due or self._consumer.committing) and not at_once):
             return
         self._commit_due = now + self._settings.commit_interval_ms / 1000
         moved = False

@@ -63,6 +63,7 @@ class RequestConsumer:
         self._resets: dict[Partition, int | None] = {}
         self._paused = False
         self._closed = False
+        self._unanswered_commits = 0
         self._fatal: KafkaError | None = None
         self._outages = (
             (OUTAGE, Outage(settings.brokers_down_limit_s), "no broker can be reached"),
@@ -126,8 +127,14 @@ class RequestConsumer:
             return
         try:
             self._consumer.commit(offsets=ours, asynchronous=True)
+            self._unanswered_commits += 1
         except KafkaException as error:
             self._commit_failed(error.args[0])
+
+    @property
+    def committing(self) -> bool:
+        """A commit is on its way. The client may send it again, so a later one can be overtaken by it."""
+        return self._unanswered_commits > 0
 
     def high_watermark(self, partition: Partition) -> int | None:
         """End of the partition as of the last fetch."""
@@ -235,6 +242,7 @@ class RequestConsumer:
             self._listener.offset_reset(partition, skipped)
 
     def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        self._unanswered_commits = max(0, self._unanswered_commits - 1)
         if error is not None:
             self._commit_failed(error)
             return

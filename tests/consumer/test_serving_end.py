@@ -157,6 +157,20 @@ def test_a_commit_that_fails_for_now_is_tried_again(made: Harness) -> None:
     assert member.loop.failure is None
 
 
+def test_a_commit_that_the_client_sends_again_overtakes_no_later_one(made: Harness) -> None:
+    member = made.member(commit_interval_ms=0)
+    eventually(lambda: made.committed() == 0)
+    made.cluster.push_errors(Api.OFFSET_COMMIT, [KafkaError.COORDINATOR_LOAD_IN_PROGRESS])
+    for number in (1, 2):
+        made.send(f"r{number}")
+        made.flush()
+        eventually(lambda number=number: member.events.count["confirmed"] == number)  # type: ignore[misc]  # bound early
+    eventually(lambda: made.committed() == 2)
+    begun = time.monotonic()
+    eventually(lambda: made.committed() < 2 or time.monotonic() - begun > 0.8)  # the client waits 0.1 s
+    assert made.committed() == 2
+
+
 def test_all_brokers_down_for_longer_than_the_limit_ends_the_process(made: Harness) -> None:
     member = made.member(kafka=made.kafka(brokers_down_limit_s=1.0, message_timeout_ms=60_000))
     made.cluster.broker_down()
