@@ -177,8 +177,8 @@ class Replay(_Selecting):
 
     def _obstacle(self, letter: "StoredLetter", kafka: KafkaSettings) -> str | None:
         """Whoever can write into the dead-letter topic must not be able to write anywhere else by a replay."""
-        if letter.origin is not None and letter.origin.topic not in (kafka.request_topic, self.topic):
-            return f"{letter.origin.topic} is not kafka.request-topic: name it with --topic to send there"
+        if letter.origin is not None and letter.origin.topic not in (*kafka.request_topics, self.topic):
+            return f"{letter.origin.topic} is no request topic: name it with --topic to send there"
         return letter.obstacle
 
     def _ask(self, total: int) -> None:

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 from consumer.service.http import HttpServer, build_app
 from consumer.service.settings import ServiceSettings, redacted
 from consumer.service.status import ServiceStatus
-from engine.errors import RecallstreamError
+from engine.errors import ModelError, RecallstreamError
 
 if TYPE_CHECKING:
     from consumer.service.tracing import OpenTelemetryTracer
     from engine.catalog.store import CatalogStore
+    from engine.model.spec import ModelSpec
     from engine.recall_engine import RecallEngine
 
 WARM_UP_TOKENS = 256
@@ -38,6 +39,7 @@ def check(settings: ServiceSettings) -> None:
     from engine.model.spec import ModelSpec
 
     spec = ModelSpec.load(settings.engine.model)
+    _check_templates(settings, spec)
     log.info("settings and model directory are in order: model %s, %d SID levels", spec.id, len(spec.levels))
 
 
@@ -81,6 +83,7 @@ def run(settings: ServiceSettings, expose: Expose) -> None:
 
         engine = RecallEngine(settings.engine)
         status.engine, status.model = engine, engine.spec.id
+        _check_templates(settings, engine.spec)
         log.info("model %s is loaded on %s as %s", engine.spec.id, engine.device, engine.dtype)
 
         status.starting = "waiting for the first catalog"
@@ -119,6 +122,13 @@ def tracer_of(settings: ServiceSettings) -> "OpenTelemetryTracer | None":
     except ModuleNotFoundError as error:
         raise RecallstreamError(f"tracing.enabled needs {error.name}: pip install 'recallstream[tracing]'") from error
     return OpenTelemetryTracer.exporting(settings.tracing, settings.kafka.group_id)
+
+
+def _check_templates(settings: ServiceSettings, spec: "ModelSpec") -> None:
+    for name, defaults in settings.recall_defaults().items():
+        if defaults.template not in spec.prompts:
+            known = ", ".join(spec.prompts)
+            raise ModelError(f"{name}.template: model {spec.id} has no prompt {defaults.template!r}, only {known}")
 
 
 def _wait_for_catalog(catalogs: "CatalogStore") -> None:

@@ -105,10 +105,10 @@ class Metrics:
 
         # Kafka.
         self.lag = self._gauge(
-            "lag_messages", "Records from the oldest unfinished one to the partition's end.", "partition"
+            "lag_messages", "Records from the oldest unfinished one to the partition's end.", "topic", "partition"
         )
         self.lag_seconds = self._gauge(
-            "lag_seconds", "Age of the partition's oldest unfinished record; 0 without one.", "partition"
+            "lag_seconds", "Age of the partition's oldest unfinished record; 0 without one.", "topic", "partition"
         )
         self.partitions = self._gauge("partitions_assigned", "Partitions that this process owns.")
         self.stalled = self._gauge("partitions_stalled", "Partitions that have lag and do not move.")

@@ -121,14 +121,21 @@ class ServiceSettings(LayeredSettings):
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
-        for name, value, bound_name, bound in (
-            ("batch.max_requests", self.batch.max_requests, "engine.max_batch", self.engine.max_batch),
-            ("recall.width", self.recall.width, "engine.max_width", self.engine.max_width),
-            ("recall.top_k", self.recall.top_k, "engine.max_top_k", self.engine.max_top_k),
-        ):
+        bounds = [("batch.max_requests", self.batch.max_requests, "engine.max_batch", self.engine.max_batch)]
+        for name, defaults in self.recall_defaults().items():
+            bounds += [
+                (f"{name}.width", defaults.width, "engine.max_width", self.engine.max_width),
+                (f"{name}.top_k", defaults.top_k, "engine.max_top_k", self.engine.max_top_k),
+            ]
+        for name, value, bound_name, bound in bounds:
             if value > bound:
                 raise ValueError(f"{name} ({value}) must not be above {bound_name} ({bound})")
         return self
+
+    def recall_defaults(self) -> dict[str, RecallDefaults]:
+        """All that a request may get which does not say, under the names of the settings that hold it."""
+        own = {f"kafka.topics.{topic}": each.over(topic, self.recall) for topic, each in self.kafka.topics.items()}
+        return {"recall": self.recall} | own
 
 
 class _Environment(EnvSettingsSource):

@@ -142,9 +142,10 @@ class ServiceStatus:
         metrics.lag.clear()
         metrics.lag_seconds.clear()
         for partition in serving.partitions:
+            place = partition.topic, partition.partition
             if partition.lag is not None:
-                metrics.lag.labels(partition.partition).set(partition.lag)
-            metrics.lag_seconds.labels(partition.partition).set(partition.lag_seconds)
+                metrics.lag.labels(*place).set(partition.lag)
+            metrics.lag_seconds.labels(*place).set(partition.lag_seconds)
         metrics.partitions.set(len(serving.partitions))
         metrics.stalled.set(len(self._stalled(serving)))
         metrics.in_flight.set(serving.in_flight)

@@ -7,6 +7,8 @@ from consumer.serving.in_flight import Denied, InFlight, Outcome, Repeat
 from consumer.serving.offsets import Ticket
 from consumer.serving.recaller import Recaller
 from consumer.serving.repeats import RepeatCache, identity_of
+from consumer.serving.topics import reply_topics, rules_of
+from consumer.stream.settings import KafkaSettings
 from consumer.wire.dead_letter import SourceRecord
 from consumer.wire.errors import Addressee, WireError
 from consumer.wire.headers import UNREADABLE, RequestHeaders, reply_topic_allowed
@@ -20,20 +22,20 @@ log = logging.getLogger(__name__)
 
 
 class RequestReader:
-    """Decodes, validates and sizes records. ``reply_topics``: the default, then the others that may be asked for."""
+    """Decodes, validates and sizes records of the topics that ``kafka`` names. Raises ValueError for contradictions."""
 
     def __init__(
         self,
         engine: Recaller,
-        reply_topics: tuple[str, ...],
+        kafka: KafkaSettings,
         limits: WireLimits,
         defaults: RecallDefaults,
         repeats: RepeatCache,
     ) -> None:
         self._engine = engine
-        self._reply_topics = reply_topics
+        self._reply_topics = reply_topics(kafka)
+        self._rules = rules_of(kafka, defaults)
         self._limits = limits
-        self._defaults = defaults
         self._repeats = repeats
         self._levels = len(engine.spec.levels)
 
@@ -48,18 +50,19 @@ class RequestReader:
         item = self._item(record, ticket, now, headers, wire)
         if denied := self._denied(item):
             return denied
+        defaults = self._rules[record.topic].defaults
         item.deadline = now.deadline(
             wire.deadline_ms,
             record.timestamp_ms,
-            default_ms=self._defaults.deadline_ms,
-            maximum_ms=self._defaults.max_deadline_ms,
+            default_ms=defaults.deadline_ms,
+            maximum_ms=defaults.max_deadline_ms,
         )
         if item.deadline <= now.monotonic:
             return Outcome(item, RequestError("expired", "the deadline had passed when the request was read"), "admit")
         if repeat := self._repeat(item, wire):
             return repeat
         try:
-            self._fill(item, wire)
+            self._fill(item, wire, defaults)
         except RequestError as error:
             return Outcome(item, error, "validate")
         except Exception as error:
@@ -77,10 +80,10 @@ class RequestReader:
             return None
         return Repeat(item, found.value, found.catalog)
 
-    def _fill(self, item: InFlight, wire: WireRequest) -> None:
+    def _fill(self, item: InFlight, wire: WireRequest, defaults: RecallDefaults) -> None:
         if item.headers.error is not None:
             raise RequestError("bad_request", item.headers.error)
-        request = to_recall_request(wire, self._defaults, self._levels)
+        request = to_recall_request(wire, defaults, self._levels)
         self._engine.validate(request)
         item.tokens = self._engine.estimate_tokens(request)
         item.request = request
@@ -95,7 +98,7 @@ class RequestReader:
             now.monotonic,
             _NO_DEADLINE,
             headers,
-            (headers.reply_topic or self._reply_topics[0]) if named else None,
+            (headers.reply_topic or self._rules[record.topic].reply_topic) if named else None,
             addressee,
         )
 

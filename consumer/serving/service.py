@@ -70,7 +70,6 @@ class ServingLoop:
         self._stopping = threading.Event()
         self._signals = 0
         self._failure: str | None = None
-        reply_topics = (kafka.reply_topic, *kafka.reply_topics_allowed)
         self._queue = BatchQueue(batch, clock, self._answer_expired)
         limit, repeats = BadRecordLimit(batch), RepeatCache(batch, active_catalog, clock)
         self._replies = ReplyLoop(
@@ -80,7 +79,7 @@ class ServingLoop:
         self._intake = Intake(
             kafka,
             batch,
-            RequestReader(engine, reply_topics, limits, defaults, repeats),
+            RequestReader(engine, kafka, limits, defaults, repeats),
             self._queue,
             self._replies.put,
             self._observer,

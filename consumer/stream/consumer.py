@@ -74,7 +74,10 @@ class RequestConsumer:
                 {**settings.consumer(), "error_cb": self._on_error, "on_commit": self._on_commit}, logger=log
             )
             self._consumer.subscribe(
-                [settings.request_topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+                list(settings.request_topics),
+                on_assign=self._on_assign,
+                on_revoke=self._on_revoke,
+                on_lost=self._on_lost,
             )
         except KafkaException as error:
             raise StreamError(f"kafka: {error.args[0].str()}") from error

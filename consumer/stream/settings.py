@@ -5,6 +5,9 @@ from typing import Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
+from consumer.wire.headers import is_topic
+from consumer.wire.settings import TopicDefaults
+
 Option = str | int | float | bool
 
 _FIXED_CONSUMER: Final[Mapping[str, Option]] = {
@@ -36,6 +39,9 @@ class KafkaSettings(BaseModel):
     bootstrap_servers: str = Field("127.0.0.1:9092", min_length=1, description="host:port of brokers, comma separated")
     group_id: str = Field("recallstream", min_length=1, description="consumer group; its members share the partitions")
     request_topic: str = Field("recall.requests", min_length=1, description="topic that requests are read from")
+    topics: dict[str, TopicDefaults] = Field(
+        {}, description="more request topics, each with defaults of its own: see docs/protocol.md"
+    )
     reply_topic: str = Field("recall.replies", min_length=1, description="topic of replies to requests that name none")
     dead_letter_topic: str = Field("recall.dead-letters", min_length=1, description="topic of unservable records")
     reply_topics_allowed: tuple[str, ...] = Field(
@@ -74,11 +80,22 @@ class KafkaSettings(BaseModel):
             raise ValueError("max_poll_interval_ms must not be below session_timeout_ms")
         if self.message_timeout_ms <= self.brokers_down_limit_s * 1000:
             raise ValueError("message_timeout_ms must be above brokers_down_limit_s, or an outage loses replies early")
+        outgoing = {self.reply_topic, self.dead_letter_topic, *(each.reply_topic for each in self.topics.values())}
+        for topic in self.request_topics:
+            if not is_topic(topic):
+                raise ValueError(f"{topic!r} is no topic name")
+            if topic in outgoing:
+                raise ValueError(f"{topic} is written to, so it cannot be a topic of requests too")
         for name in ("client_options", "consumer_options", "producer_options"):
             given: Mapping[str, Option] = getattr(self, name)
             if fixed := sorted(given.keys() & (_FIXED_CONSUMER.keys() | _FIXED_PRODUCER.keys())):
                 raise ValueError(f"{name}: {', '.join(fixed)} cannot be changed, the delivery guarantees rest on it")
         return self
+
+    @property
+    def request_topics(self) -> tuple[str, ...]:
+        """Every topic that requests are read from."""
+        return tuple({self.request_topic: None, **dict.fromkeys(self.topics)})
 
     def connection(self) -> dict[str, Option]:
         """What every client of this cluster needs to connect; holds the password in clear."""

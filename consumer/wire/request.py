@@ -62,7 +62,7 @@ class RequestFields(msgspec.Struct, frozen=True, kw_only=True):
 
     request_id: Annotated[str, Meta(min_length=1, max_length=MAX_REQUEST_ID)]
     user_id: Annotated[str, Meta(max_length=MAX_USER_ID)] | None = None
-    template: Name = "default"
+    template: Name | None = None
     context: dict[str, Int64 | str] = {}
     top_k: Count | None = None
     beam: Beam | None = None
@@ -151,7 +151,7 @@ def to_recall_request(wire: WireRequest, defaults: RecallDefaults, levels: int) 
         top_k=top_k,
         history=wire.history,
         tokens=wire.tokens,
-        template=wire.template,
+        template=wire.template or defaults.template,
         context=wire.context,
         score=wire.score or defaults.score,
         max_items_per_sid=wire.max_items_per_sid,

@@ -2,7 +2,7 @@
 
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from engine.request import Score
 
@@ -27,6 +27,7 @@ class RecallDefaults(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    template: str = Field("default", min_length=1, description="named prompt of the model")
     top_k: int = Field(100, ge=1, description="items wanted")
     width: int = Field(256, ge=1, description="beam width at every level; a larger top_k raises it")
     margin: float | None = Field(
@@ -42,3 +43,28 @@ class RecallDefaults(BaseModel):
         if self.deadline_ms > self.max_deadline_ms:
             raise ValueError("deadline_ms must not be above max_deadline_ms")
         return self
+
+
+class TopicDefaults(BaseModel):
+    """What the requests of one topic get in the place of ``RecallDefaults`` and of the default reply topic."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    reply_topic: str | None = Field(None, min_length=1)
+    template: str | None = Field(None, min_length=1)
+    top_k: int | None = Field(None, ge=1)
+    width: int | None = Field(None, ge=1)
+    margin: float | None = Field(None, ge=0, allow_inf_nan=False)
+    min_width: int | None = Field(None, ge=1)
+    score: Score | None = None
+    deadline_ms: int | None = Field(None, ge=1)
+    max_deadline_ms: int | None = Field(None, ge=1)
+
+    def over(self, topic: str, defaults: RecallDefaults) -> RecallDefaults:
+        """``defaults`` with what is given here in their place. Raises ValueError if the two contradict each other."""
+        given = self.model_dump(exclude_none=True, exclude={"reply_topic"})
+        try:
+            return RecallDefaults.model_validate(defaults.model_dump() | given)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise ValueError(f"kafka.topics.{topic}: {reason}") from None

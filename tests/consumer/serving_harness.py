@@ -186,9 +186,9 @@ class GroupHarness:
     def flush(self) -> None:
         assert self._producer.flush(20) == 0
 
-    def committed(self, partition: int = 0) -> int:
+    def committed(self, partition: int = 0, topic: str | None = None) -> int:
         """The group's committed offset, -1001 when there is none."""
-        (found,) = self._asker.committed([TopicPartition(self.requests, partition)], timeout=10)
+        (found,) = self._asker.committed([TopicPartition(topic or self.requests, partition)], timeout=10)
         return int(found.offset)
 
     def end_of(self, topic: str, partition: int = 0) -> int:

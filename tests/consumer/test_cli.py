@@ -1,6 +1,7 @@
 """The command line: help, exit codes, one line for an error."""
 
 import logging
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +85,14 @@ def test_flags_may_be_spelled_with_dashes_or_as_the_settings_are(model: Path) ->
 def test_check_reads_the_model_directory(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--check", "--engine.model=absent"]) == 1
     assert "absent/sid.json: No such file" in error_line(capsys)
+
+
+def test_a_prompt_that_the_model_does_not_have_is_refused(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["serve", "--check", f"--engine.model={model}"]
+    assert main([*flags, '--kafka.topics={"t": {"template": "home"}}']) == 1
+    assert re.search(r"kafka\.topics\.t\.template: model \S+ has no prompt 'home', only default,", error_line(capsys))
+    assert main([*flags, "--recall.template=home"]) == 1
+    assert " recall.template: model " in error_line(capsys)
 
 
 def test_a_missing_model_ends_the_start(capsys: pytest.CaptureFixture[str]) -> None:

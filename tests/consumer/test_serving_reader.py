@@ -1,5 +1,7 @@
 """What the settings promise for a single record, without a broker."""
 
+from typing import Any
+
 from consumer.serving.deadlines import Moment
 from consumer.serving.in_flight import Denied, InFlight, Outcome, Repeat
 from consumer.serving.offsets import Ticket
@@ -7,6 +9,7 @@ from consumer.serving.reader import RequestReader
 from consumer.serving.repeats import RepeatCache
 from consumer.serving.settings import BatchSettings
 from consumer.stream.partition import Partition
+from consumer.stream.settings import KafkaSettings
 from consumer.wire.dead_letter import SourceRecord
 from consumer.wire.headers import Headers
 from consumer.wire.outgoing import encode_request
@@ -17,12 +20,15 @@ from tests.consumer.fake_engine import FakeEngine
 NOW = Moment(1_000_000.0, 50.0)
 
 
-def read(value: bytes, headers: Headers = (), allowed: tuple[str, ...] = ()) -> InFlight | Outcome | Repeat | Denied:
+def read(
+    value: bytes, headers: Headers = (), allowed: tuple[str, ...] = (), topic: str = "t", topics: Any = None
+) -> InFlight | Outcome | Repeat | Denied:
     repeats = RepeatCache(BatchSettings(), lambda: None, lambda: NOW.monotonic)
     defaults = RecallDefaults(deadline_ms=2_000)
-    reader = RequestReader(FakeEngine(), ("replies", *allowed), WireLimits(), defaults, repeats)
-    record = SourceRecord("t", 0, 7, 1_000_000, b"user", value, headers)
-    return reader.read(record, Ticket(Partition("t", 0), 7, 1), NOW)
+    kafka = KafkaSettings(request_topic="t", reply_topic="replies", reply_topics_allowed=allowed, topics=topics or {})
+    reader = RequestReader(FakeEngine(), kafka, WireLimits(), defaults, repeats)
+    record = SourceRecord(topic, 0, 7, 1_000_000, b"user", value, headers)
+    return reader.read(record, Ticket(Partition(topic, 0), 7, 1), NOW)
 
 
 def test_a_good_request_is_sized_timed_and_addressed() -> None:
@@ -30,6 +36,29 @@ def test_a_good_request_is_sized_timed_and_addressed() -> None:
     assert isinstance(item, InFlight)
     assert (item.tokens, item.admitted, item.deadline, item.reply_topic) == (3, 50.0, 52.0, "replies")
     assert item.request is not None
+
+
+def test_a_topic_has_defaults_and_a_reply_topic_of_its_own() -> None:
+    own = {"search": {"template": "s", "width": 7, "deadline_ms": 100, "reply_topic": "found"}}
+    value = encode_request("r", {"history": [1]})
+    item, plain = read(value, topic="search", topics=own), read(value, topics=own)
+    assert isinstance(item, InFlight)
+    assert item.request is not None
+    assert (item.request.template, item.request.beam.widths[0], item.request.top_k) == ("s", 100, 100)
+    assert (item.reply_topic, item.deadline) == ("found", 50.1)
+    assert isinstance(plain, InFlight)
+    assert plain.request is not None
+    assert (plain.request.template, plain.request.beam.widths[0]) == ("default", 256)
+    assert (plain.reply_topic, plain.deadline) == ("replies", 52.0)
+    assert isinstance(read(value, [("reply-topic", b"found")], topics=own), InFlight), "any request may name it"
+
+
+def test_a_request_overrides_the_defaults_of_its_topic() -> None:
+    value = encode_request("r", {"history": [1], "template": "t", "beam": {"width": 3}, "deadline_ms": 1_001_000})
+    item = read(value, topic="search", topics={"search": {"template": "s", "width": 7, "deadline_ms": 100}})
+    assert isinstance(item, InFlight)
+    assert item.request is not None
+    assert (item.request.template, item.request.beam.widths[0], item.deadline) == ("t", 3, 51.0)
 
 
 def test_only_allowed_reply_topics_are_taken() -> None:

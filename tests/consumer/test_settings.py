@@ -134,6 +134,33 @@ def test_sections_that_contradict_each_other_are_refused_by_name() -> None:
     assert describe(refusal.value) == "batch.max_requests (5) must not be above engine.max_batch (4)"
 
 
+SEARCH = '[kafka.topics."recall.search"]\nwidth = 64\ntemplate = "search"\n'
+
+
+def test_topics_have_defaults_over_those_of_all() -> None:
+    settings = load(MODEL, toml(f"[recall]\ntop_k = 7\n{SEARCH}"))
+    defaults = settings.recall_defaults()
+    own = defaults["kafka.topics.recall.search"]
+    assert (own.width, own.template, own.top_k) == (64, "search", 7)
+    assert (defaults["recall"].width, defaults["recall"].template) == (256, "default")
+    flag = '--kafka.topics={"recall.search": {"width": 64, "template": "search"}}'
+    assert load(MODEL, flag).kafka.topics == settings.kafka.topics
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("width = 5000", "kafka.topics.recall.search.width (5000) must not be above engine.max_width (1024)"),
+        ("deadline_ms = 70000", "kafka.topics.recall.search: deadline_ms must not be above max_deadline_ms"),
+        ("widht = 5", "kafka.topics.recall.search.widht: Extra inputs are not permitted"),
+    ],
+)
+def test_defaults_of_a_topic_that_cannot_be_are_refused_by_name(line: str, reason: str) -> None:
+    with pytest.raises(ValidationError) as refusal:
+        load(MODEL, toml(f'[kafka.topics."recall.search"]\n{line}\n'))
+    assert describe(refusal.value) == reason
+
+
 def test_secrets_show_in_no_representation(caplog: pytest.LogCaptureFixture) -> None:
     settings = load(MODEL, "--kafka.sasl_password=hunter2")
     logging.getLogger("test").warning("%s %r %s", settings, settings, redacted(settings))

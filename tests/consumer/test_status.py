@@ -142,11 +142,11 @@ def test_gauges_follow_and_partitions_that_left_are_gone() -> None:
     status.serving = loop = Fixed(serving(partition(0), partition(1)))
     value = status.registry.get_sample_value
     status.refresh()
-    assert value("recallstream_lag_messages", {"partition": "1"}) == 10
+    assert value("recallstream_lag_messages", {"topic": "recall.requests", "partition": "1"}) == 10
     assert value("recallstream_catalog_info", {"role": "active", "version": "v2"}) == 1
     loop.now, catalog.now = serving(partition(0)), watcher(active="v3", refused={"checksum": 3})
     status.refresh()
-    assert value("recallstream_lag_messages", {"partition": "1"}) is None
+    assert value("recallstream_lag_messages", {"topic": "recall.requests", "partition": "1"}) is None
     assert value("recallstream_catalog_info", {"role": "active", "version": "v2"}) is None
     assert value("recallstream_catalog_info", {"role": "active", "version": "v3"}) == 1
     assert value("recallstream_catalog_refusals_total", {"reason": "checksum"}) == 3

@@ -38,6 +38,19 @@ def test_other_options_pass_through() -> None:
     assert "fetch.wait.max.ms" not in settings.producer()
 
 
+def test_a_process_may_read_several_topics_but_none_that_it_writes() -> None:
+    settings = KafkaSettings.model_validate({"topics": {"b": {"reply_topic": "c"}, "recall.requests": {"width": 3}}})
+    assert settings.request_topics == ("recall.requests", "b")
+    for topics, reason in (
+        ({"recall.replies": {}}, "recall.replies is written to"),
+        ({"recall.dead-letters": {}}, "recall.dead-letters is written to"),
+        ({"b": {"reply_topic": "recall.requests"}}, "recall.requests is written to"),
+        ({"^b.*": {}}, "is no topic name"),
+    ):
+        with pytest.raises(ValidationError, match=reason):
+            KafkaSettings.model_validate({"topics": topics})
+
+
 def test_the_password_reaches_the_client_and_no_representation() -> None:
     settings = KafkaSettings.model_validate({"sasl_password": "hunter2"})
     assert settings.connection()["sasl.password"] == "hunter2"
