@@ -85,6 +85,23 @@ def test_a_bad_record_waits_for_its_dead_letter_also_when_its_error_reply_is_con
     eventually(lambda: split.committed() == 3)
 
 
+def test_stopping_while_a_dead_letter_is_unconfirmed_commits_nothing_past_it(split: Harness) -> None:
+    member = split.member(commit_interval_ms=0, drain_s=0.5)
+    split.send(value=b"\xc1")
+    split.flush()
+    eventually(lambda: split.committed() == 1)
+    split.cluster.broker_down(2)
+    split.send(value=b"\xc2")
+    split.flush()
+    eventually(lambda: member.events.count["dead:bad_request"] == 2)
+    assert member.stop() == 0
+    assert split.committed() == 1
+    split.cluster.broker_up(2)
+    split.member()
+    split.dead_letters.wait(2)
+    eventually(lambda: split.committed() == 2)
+
+
 def test_a_reply_that_the_broker_refuses_ends_the_process_without_a_commit(made: Harness) -> None:
     member = made.member(commit_interval_ms=0)
     made.cluster.push_errors(Api.PRODUCE, [KafkaError.NO_ERROR, PERMANENT])  # the request itself is a produce as well

@@ -36,12 +36,12 @@ class RealHarness(GroupHarness):
         }
         return super().kafka(**{**here, **changes})
 
-    def committed(self, partition: int = 0) -> int:
+    def committed(self, partition: int = 0, topic: str | None = None) -> int:
         """The group's committed offset; asks again while the coordinator is not up."""
 
         def ask() -> tuple[int] | None:
             try:
-                return (super(RealHarness, self).committed(partition),)
+                return (super(RealHarness, self).committed(partition, topic),)
             except KafkaException:
                 return None
 

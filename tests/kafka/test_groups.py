@@ -1,6 +1,7 @@
 """Members of a group on a real broker: work in flight while partitions move, fencing, lost assignments."""
 
 import threading
+import time
 
 import pytest
 
@@ -125,6 +126,21 @@ def test_a_member_that_polls_too_late_loses_its_partitions_and_overwrites_nothin
     assert events.count["lost"] == 1
     assert decreases(made.commits()) == []
     assert late.stop() == other.stop() == 0
+
+
+def test_an_engine_that_takes_longer_than_the_poll_interval_costs_no_partition(made: RealHarness) -> None:
+    member = made.member(kafka=made.kafka(session_timeout_ms=1_500, max_poll_interval_ms=1_500), revoke_drain_s=0.5)
+    member.engine.gate.clear()
+    made.send("slow")
+    made.flush()
+    eventually(member.engine.busy.is_set)
+    begun = time.monotonic()
+    eventually(lambda: time.monotonic() - begun > 4.0)
+    assert member.owned() == {0}
+    assert not {"lost", "revoked", "consumer:_MAX_POLL_EXCEEDED"} & set(member.events.count)
+    member.engine.gate.set()
+    made.replies.wait(1)
+    eventually(lambda: made.committed() == 1)
 
 
 def test_a_member_fenced_by_another_of_its_name_ends(made: RealHarness) -> None:
