@@ -9,6 +9,8 @@ from consumer.cli.main import main
 from tests.consumer.waiting import eventually
 from tests.kafka.real_harness import RealHarness
 
+pytestmark = pytest.mark.kafka
+
 Say = pytest.CaptureFixture[str]
 
 
