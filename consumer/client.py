@@ -10,7 +10,7 @@ from typing import Self, Unpack, cast
 from consumer.stream.client_transport import ClientTransport, TransportError
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.errors import ReplyError
-from consumer.wire.headers import CORRELATION_ID, REPLY_PARTITION, REPLY_TOPIC, Headers, RequestHeaders
+from consumer.wire.headers import CORRELATION_ID, REPLY_PARTITION, REPLY_TOPIC, TRACEPARENT, Headers, RequestHeaders
 from consumer.wire.outgoing import RequestOptions, encode_request
 from consumer.wire.reply import RecallReply, decode_reply
 from engine.errors import ErrorCode, RecallstreamError, RequestError
@@ -72,12 +72,18 @@ class RecallClient:
         self._fail(TransportError("the client was closed"))
 
     async def recall(
-        self, *, request_id: str | None = None, timeout: float | None = None, **options: Unpack[RequestOptions]
+        self,
+        *,
+        request_id: str | None = None,
+        timeout: float | None = None,
+        traceparent: str | None = None,
+        **options: Unpack[RequestOptions],
     ) -> RecallReply:
         """Send one request, whose fields are ``options``, and wait for its reply.
 
         Returns replies of status ``ok``, ``expired`` and ``rejected``; ``error`` raises ``RecallError``. Without
-        ``deadline_ms`` the service may stop working on it when ``timeout`` (seconds) has passed. Raises
+        ``deadline_ms`` the service may stop working on it when ``timeout`` (seconds) has passed. ``traceparent``, in
+        W3C's form, is the span that the service's spans become children of. Raises
         ``RecallTimeoutError``, ``TransportError``, ``ReplyError``, or ``TypeError``, ``ValueError`` or
         ``OverflowError`` for options that cannot be written.
         """
@@ -89,20 +95,24 @@ class RecallClient:
         options.setdefault("deadline_ms", int((time.time() + patience) * 1000))
         value = encode_request(request_id or str(uuid.uuid4()), options)
         user = options.get("user_id")
-        reply = decode_reply(await self._exchange(None if user is None else user.encode(), value, patience))
+        key, trace = (None if text is None else text.encode() for text in (user, traceparent))
+        reply = decode_reply(await self._exchange(key, value, trace, patience))
         if reply.status == "error":
             raise RecallError(reply)
         return reply
 
-    async def _exchange(self, key: bytes | None, value: bytes, timeout: float) -> bytes | None:
+    async def _exchange(
+        self, key: bytes | None, value: bytes, traceparent: bytes | None, timeout: float
+    ) -> bytes | None:
         correlation_id = uuid.uuid4().bytes
+        trace = [] if traceparent is None else [(TRACEPARENT, traceparent)]
         reply: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         self._pending[correlation_id] = reply
         try:
             self._transport.send(
                 key,
                 value,
-                [(CORRELATION_ID, correlation_id), *self._address],
+                [(CORRELATION_ID, correlation_id), *self._address, *trace],
                 lambda error: self._call_soon(self._undelivered, correlation_id, error),
             )
             async with asyncio.timeout(timeout):

@@ -106,6 +106,19 @@ def test_three_clients_on_one_reply_topic_each_get_their_own_answers(kafka: Kafk
     assert {headers.reply_partition for headers in seen} == ({0, 1, 2} if own_partition else {None})
 
 
+def test_a_request_carries_the_callers_trace(kafka: KafkaSettings) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+    async def ask() -> None:
+        async with RecallClient(kafka) as client:
+            await client.recall(history=[1])
+            await client.recall(history=[1], traceparent=trace)
+
+    with echo_service(kafka.bootstrap_servers, kafka.request_topic, reversed_history) as seen:
+        asyncio.run(ask())
+    assert [headers.traceparent for headers in seen] == [None, trace.encode()]
+
+
 def test_repeated_replies_count_once(kafka: KafkaSettings) -> None:
     async def ask() -> None:
         async with RecallClient(kafka) as client:
