@@ -53,7 +53,9 @@ def test_a_late_result_for_a_moved_partition_is_sent_but_moves_no_offset(made: H
 
 
 def test_a_revoked_partition_is_drained_and_committed_before_it_moves(made: Harness) -> None:
-    old = made.member(revoke_drain_s=20, commit_interval_ms=0)
+    # The mock completes a rebalance after its hold, drained or not, and then refuses the commit: give it a long hold.
+    kafka = made.kafka(session_timeout_ms=6_000)
+    old = made.member(kafka=kafka, revoke_drain_s=20, commit_interval_ms=0)
     eventually(lambda: old.owned() == {0, 1}, REBALANCE_S)
     old.engine.gate.clear()
     for partition in (0, 1):
@@ -61,7 +63,7 @@ def test_a_revoked_partition_is_drained_and_committed_before_it_moves(made: Harn
             made.send(f"p{partition}-{number}", partition=partition)
     made.flush()
     eventually(lambda: old.snapshot().in_flight == 6)
-    new = made.member(wait=False)
+    new = made.member(kafka=kafka, wait=False)
     eventually(lambda: old.events.count["revoked"], REBALANCE_S)
     assert new.events.count["assigned"] == 0, "it still drains"
     old.engine.gate.set()
