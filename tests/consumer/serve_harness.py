@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+from confluent_kafka import Producer
 from numpy.typing import NDArray
 
 from catalog_sync import blob
@@ -22,6 +23,7 @@ from catalog_sync.publisher import Publisher
 from catalog_sync.settings import CatalogSettings
 from consumer.client import RecallClient, RecallReply
 from consumer.stream.settings import KafkaSettings
+from consumer.wire.outgoing import encode_request
 from engine.catalog.build import build_catalog
 from engine.catalog.catalog import Catalog
 from engine.recall_engine import RecallEngine
@@ -112,6 +114,14 @@ def flags(model: Path, kafka: KafkaSettings, redis: CatalogSettings, namespace: 
         f"--catalog.url={redis.url.get_secret_value()}",
         f"--catalog.namespace={namespace}",
     ]
+
+
+def send_same(kafka: KafkaSettings) -> None:
+    """The same request under the same correlation id, as of a client that sends it again."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    value = encode_request("same", {"history": [100], "deadline_ms": 2**52})
+    producer.produce(kafka.request_topic, value, key=b"u", partition=0, headers=[("correlation-id", b"same")])
+    assert producer.flush(10) == 0
 
 
 def ask(kafka: KafkaSettings, count: int) -> list[RecallReply]:

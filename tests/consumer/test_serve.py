@@ -1,5 +1,6 @@
 """``recallstream serve`` as a process: start, readiness, answers, catalogs, drain, exit codes."""
 
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,18 @@ from catalog_sync.embedded import EmbeddedRedis
 from catalog_sync.settings import CatalogSettings
 from consumer.stream.mock_cluster import MockCluster
 from consumer.stream.settings import KafkaSettings
-from tests.consumer.serve_harness import ITEMS, MODEL, START_S, ask, flags, publish, recalled_directly, service
+from tests.consumer.serve_harness import (
+    ITEMS,
+    MODEL,
+    START_S,
+    Service,
+    ask,
+    flags,
+    publish,
+    recalled_directly,
+    send_same,
+    service,
+)
 from tests.consumer.waiting import eventually
 from tests.engine.tiny_models import write_model
 
@@ -31,6 +43,20 @@ def kafka() -> Iterator[KafkaSettings]:
 def redis() -> Iterator[CatalogSettings]:
     with EmbeddedRedis() as server:
         yield CatalogSettings.model_validate({"url": server.url})
+
+
+def send_same_and_count(running: Service, kafka: KafkaSettings) -> int:
+    """Send the same request again; how many repeats the process has counted once its reply is confirmed."""
+    confirmed = figure(running, 'recallstream_request_seconds_count{phase="confirmed"}')
+    send_same(kafka)
+    eventually(lambda: figure(running, 'recallstream_request_seconds_count{phase="confirmed"}') == confirmed + 1)
+    return figure(running, "recallstream_repeats_total")
+
+
+def figure(running: Service, series: str) -> int:
+    found = re.search(rf"^{re.escape(series)} (\d+)", running.http.get("/metrics").text, re.MULTILINE)
+    assert found is not None
+    return int(found[1])
 
 
 def test_from_start_to_drain(model: Path, kafka: KafkaSettings, redis: CatalogSettings, tmp_path: Path) -> None:
@@ -63,6 +89,14 @@ def test_from_start_to_drain(model: Path, kafka: KafkaSettings, redis: CatalogSe
         before = len(metrics.splitlines())
         ask(kafka, 3)
         assert len(running.http.get("/metrics").text.splitlines()) == before
+
+        eventually(lambda: running.status()["stream"]["in_flight"] == 0)
+        for repeats in (0, 1):
+            assert send_same_and_count(running, kafka) == repeats
+        third = publish(redis, ITEMS[:50], "whole")
+        eventually(lambda: running.status()["catalog"]["active"] == third)
+        for repeats in (1, 2):
+            assert send_same_and_count(running, kafka) == repeats, "the first after a swap is for the engine"
 
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(20) == 0
