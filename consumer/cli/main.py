@@ -5,13 +5,14 @@ import inspect
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from pydantic import BaseModel, ValidationError, create_model
-from pydantic_settings import CliApp, SettingsConfigDict, SettingsError
+from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict, SettingsError
 from rich.console import Console
 from rich.table import Table
 
+from consumer.cli.help import ArgumentsOnly, arguments_of
 from engine.errors import RecallstreamError
 
 # name: (module:class, summary). The class is a pydantic model (settings or plain) whose ``cli_cmd`` does the work. It
@@ -45,7 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         return _fail(EXIT_USAGE, "", f"unknown command {name!r}; there are {', '.join(COMMANDS)}")
     try:
-        CliApp.run(_load(name), cli_args=[_kebab_case(word) for word in rest], cli_exit_on_error=False)
+        command = _load(name)
+        words = [_kebab_case(word) for word in rest]
+        CliApp.run(command, cli_args=words, cli_settings_source=arguments_of(command), cli_exit_on_error=False)
     except ValidationError as error:
         return _fail(EXIT_USAGE, name, describe(error))
     except SettingsError as error:
@@ -67,10 +70,10 @@ def describe(error: ValidationError) -> str:
     )
 
 
-def _load(name: str) -> type[BaseModel]:
+def _load(name: str) -> type[BaseSettings]:
     """The command's class, told its name and the command line conventions that all commands share."""
     module, _, attribute = COMMANDS[name][0].partition(":")
-    command = getattr(importlib.import_module(module), attribute)
+    command: type[BaseModel] = getattr(importlib.import_module(module), attribute)
     for field in command.model_fields.values():
         for kind in get_args(field.annotation):  # a sub-command's class or None
             if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -82,9 +85,12 @@ def _load(name: str) -> type[BaseModel]:
             cli_implicit_flags=True,
             cli_avoid_json=True,
             cli_hide_none_type=True,
+            cli_exit_on_error=False,
         )
     )
-    return create_model(command.__name__, __base__=command, __doc__=inspect.getdoc(command), __cls_kwargs__=conventions)
+    bases = (command,) if issubclass(command, BaseSettings) else (command, ArgumentsOnly)
+    named: dict[str, Any] = {"__doc__": inspect.getdoc(command), "__module__": __name__}
+    return cast(type[BaseSettings], create_model(command.__name__, __base__=bases, __cls_kwargs__=conventions, **named))
 
 
 def _kebab_case(word: str) -> str:
