@@ -10,6 +10,7 @@ _NAME_BYTES = 128
 _ERROR_CLASS = "dlq.error.class"
 _ATTEMPT = "dlq.attempt"
 _TRUNCATED = ("dlq.truncated", b"true")
+_HEADERS_DROPPED = ("dlq.headers.dropped", b"true")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,10 @@ def dead_letter(
 ) -> DeadLetter:
     """Build the dead letter of ``record`` so that key, value and headers stay within ``max_bytes``.
 
-    The value goes along byte for byte and the original headers as long as they fit; the value is cut, and
-    ``dlq.truncated`` set, only if it does not fit beside the ``dlq.*`` headers. Those of an earlier dead letter are
-    replaced. ``dlq.attempt`` is the attempt that failed: the one that a replay's header names, else the first.
+    The value goes along byte for byte, and the original headers as long as they fit: ``dlq.headers.dropped`` says that
+    some do not. Only a value that does not fit beside the ``dlq.*`` headers is cut, and ``dlq.truncated`` set. Those of
+    an earlier dead letter are replaced. ``dlq.attempt`` is the attempt that failed: the one that a replay's header
+    names, else the first.
     """
     headers: list[tuple[str, bytes | None]] = [
         (_ERROR_CLASS, _text(error_class, _NAME_BYTES)),
@@ -56,15 +58,20 @@ def dead_letter(
         (_ATTEMPT, str(_failed_attempt(record.headers)).encode()),
     ]
     key, value = record.key, record.value
-    if record_size(key, value, headers) > max_bytes:
+    original = [(name, content) for name, content in record.headers if not name.startswith(PREFIX)]
+    if record_size(key, value, [*headers, *original]) <= max_bytes:
+        return DeadLetter(key, value, headers + original)
+    if original and record_size(key, value, [*headers, _HEADERS_DROPPED]) <= max_bytes:
+        headers.append(_HEADERS_DROPPED)
+    else:
         headers.append(_TRUNCATED)
         if record_size(key, None, headers) > max_bytes:
             key = None
         value = (value or b"")[: max(0, max_bytes - record_size(key, None, headers))]
     room = max_bytes - record_size(key, value, headers)
-    for name, content in record.headers:
+    for name, content in original:
         size = header_size(name, content)
-        if not name.startswith(PREFIX) and size <= room:
+        if size <= room:
             headers.append((name, content))
             room -= size
     return DeadLetter(key, value, headers)

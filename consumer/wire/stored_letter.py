@@ -28,6 +28,7 @@ class StoredLetter:
     group: str
     attempt: int
     truncated: bool
+    headers_dropped: bool
     origin: Origin | None
 
     @classmethod
@@ -46,6 +47,7 @@ class StoredLetter:
             group=text("consumer.group"),
             attempt=attempt_of(record.headers),
             truncated=PREFIX + "truncated" in found,
+            headers_dropped=PREFIX + "headers.dropped" in found,
             origin=_origin(*(text(f"original.{name}") for name in ("topic", "partition", "offset", "timestamp"))),
         )
 
@@ -59,7 +61,9 @@ class StoredLetter:
         """Why it cannot be sent back as it was, none if it can."""
         if self.origin is None:
             return "it does not say where it came from"
-        return "its value was cut or its key dropped" if self.truncated else None
+        if self.truncated:
+            return "its value was cut or its key dropped"
+        return "headers of it were left out" if self.headers_dropped else None
 
     def replay_headers(self) -> Headers:
         """The original headers, and which attempt this is; nothing else of an earlier one goes along."""

@@ -11,7 +11,8 @@ from consumer.wire.stored_letter import Origin, StoredLetter
 KAFKA_OVERHEAD = 72
 """What a broker counts beside value and headers for a record alone in its batch."""
 
-NAMES = ["dlq.attempt", "dlq.truncated", *(f"dlq.original.{n}" for n in ("topic", "partition", "offset", "timestamp"))]
+MARKS = ["dlq.truncated", "dlq.headers.dropped"]
+NAMES = [*MARKS, "dlq.attempt", *(f"dlq.original.{n}" for n in ("topic", "partition", "offset", "timestamp"))]
 
 
 def record(value: bytes | None = b"value", key: bytes | None = b"key", headers: Headers = ()) -> SourceRecord:
@@ -91,7 +92,8 @@ def test_a_replay_carries_its_attempt_and_the_next_dead_letter_names_it() -> Non
 @given(st.lists(st.tuples(st.text(max_size=9) | st.sampled_from(NAMES), st.binary(max_size=30) | st.none())))
 def test_any_record_can_be_read_back_as_a_dead_letter(headers: list[tuple[str, bytes | None]]) -> None:
     stored = StoredLetter.of(record(headers=headers))
-    assert (stored.obstacle is None) == (stored.origin is not None and "dlq.truncated" not in dict(headers))
+    lost = {*MARKS} & {name for name, _ in headers}
+    assert (stored.obstacle is None) == (stored.origin is not None and not lost)
     assert stored.attempt >= 1
     assert [name for name, _ in stored.replay_headers() if name.startswith("dlq.")] == ["dlq.attempt"]
 
@@ -120,6 +122,9 @@ def test_original_headers_that_do_not_fit_are_left_out_and_the_value_stays_whole
     assert got.value == b"v" * 1_000
     assert [name for name, _ in got.headers if not name.startswith("dlq.")] == ["a", "b"]
     assert "dlq.truncated" not in dict(got.headers)
+    assert dict(got.headers)["dlq.headers.dropped"] == b"true"
+    assert StoredLetter.of(record(headers=got.headers)).obstacle == "headers of it were left out"
+    assert "dlq.headers.dropped" not in dict(letter(record(b"v" * 1_000, headers=headers)).headers)
 
 
 def test_a_value_is_cut_exactly_when_it_does_not_fit() -> None:
@@ -152,6 +157,13 @@ def test_a_dead_letter_always_fits_its_topic(
     assert size <= limit
     assert source.value is not None
     assert source.value.startswith(got.value or b"")
+    original = [name for name, _ in source.headers if not name.startswith("dlq.")]
+    kept = [name for name, _ in sent if not name.startswith("dlq.")]
+    if "dlq.headers.dropped" in dict(sent):
+        assert kept != original
+        assert "dlq.truncated" not in dict(sent)
+    elif "dlq.truncated" not in dict(sent):
+        assert kept == original
     assert (got.value == source.value and got.key == source.key) != ("dlq.truncated" in dict(sent))
 
 
