@@ -3,12 +3,15 @@
 import logging
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from consumer.cli.main import COMMANDS, main
+from consumer.cli.commands import COMMANDS
+from consumer.cli.main import main
 from tests.engine.tiny_models import TinyModel, write_model
 
 
@@ -52,6 +55,23 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("recallstream 0.")
+
+
+@pytest.mark.parametrize("module", ["pydantic", "consumer.cli.serve"])
+def test_an_interrupt_while_modules_load_is_an_exit_code_alone(module: str) -> None:
+    """As the console script starts it; loading ``module`` is when the interrupt comes."""
+    start = f"""
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == "{module}":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+from consumer.cli.main import main
+sys.exit(main(["serve", "--help"]))
+"""
+    done = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_an_unknown_command_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,9 @@
 
 import pytest
 
+from consumer.cli.commands import COMMANDS
 from consumer.cli.help import metavar
-from consumer.cli.main import COMMANDS, main
+from consumer.cli.main import main
 
 PAGES = [
     *([name] for name in COMMANDS),

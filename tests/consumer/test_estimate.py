@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from consumer.cli.main import EXIT_FAILURE, EXIT_USAGE, main
+from consumer.cli.commands import EXIT_FAILURE, EXIT_USAGE
+from consumer.cli.main import main
 from tests.engine.tiny_models import TinyModel, write_model
 
 

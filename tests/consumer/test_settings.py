@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 from pydantic_settings import CliApp, SettingsError
 
-from consumer.cli.main import describe
+from consumer.cli.commands import describe
 from consumer.service.settings import HttpSettings, LayeredSettings, LogSettings, ServiceSettings, redacted
 from engine.settings import EngineSettings
 
