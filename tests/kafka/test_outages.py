@@ -1,5 +1,6 @@
 """Brokers that die: shorter than the limit nothing is lost, longer ends the process without a commit."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -68,6 +69,24 @@ def test_an_outage_beyond_the_limit_ends_the_process_and_the_next_one_answers(mo
     mortal.member()
     eventually(lambda: answered(mortal) == {f"r{number}" for number in range(5)}, RECOVERY_S)
     eventually(lambda: mortal.committed() == 5, RECOVERY_S)
+
+
+def test_stopping_while_the_broker_is_dead_keeps_to_the_budget(mortal: RealHarness) -> None:
+    codes: list[int] = []
+    member = mortal.member(drain_s=1.0, close_s=5.0, end_process=codes.append)
+    member.engine.gate.clear()
+    mortal.send("r1")
+    mortal.flush()
+    eventually(lambda: member.snapshot().in_flight == 1)
+    mortal.cluster.kill_broker(1)
+    member.engine.gate.set()
+    begun = time.monotonic()
+    assert member.stop() == 0
+    assert time.monotonic() - begun < 8.0
+    assert codes == []
+    mortal.cluster.start_broker(1)
+    mortal.member()
+    eventually(lambda: answered(mortal) == {"r1"}, RECOVERY_S)
 
 
 @pytest.mark.timeout(240)
