@@ -23,6 +23,25 @@ _FIXED_PRODUCER: Final[Mapping[str, Option]] = {
     "delivery.report.only.error": False,
     "allow.auto.create.topics": False,
 }
+_OF_SETTINGS: Final[Mapping[str, str]] = {
+    "bootstrap.servers": "bootstrap_servers",
+    "metadata.broker.list": "bootstrap_servers",
+    "security.protocol": "security_protocol",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.mechanisms": "sasl_mechanism",
+    "sasl.username": "sasl_username",
+    "sasl.password": "sasl_password",
+    "ssl.ca.location": "ssl_ca_location",
+    "group.id": "group_id",
+    "session.timeout.ms": "session_timeout_ms",
+    "heartbeat.interval.ms": "heartbeat_interval_ms",
+    "max.poll.interval.ms": "max_poll_interval_ms",
+    "message.timeout.ms": "message_timeout_ms",
+    "delivery.timeout.ms": "message_timeout_ms",
+    "message.max.bytes": "max_message_bytes",
+    "batch.size": "batch_bytes",
+}
+"""Options that have a setting, under all of librdkafka's names for them."""
 _COMMON: Final[Mapping[str, Option]] = {
     "socket.nagle.disable": True,
     "socket.keepalive.enable": True,
@@ -90,6 +109,9 @@ class KafkaSettings(BaseModel):
             given: Mapping[str, Option] = getattr(self, name)
             if fixed := sorted(given.keys() & (_FIXED_CONSUMER.keys() | _FIXED_PRODUCER.keys())):
                 raise ValueError(f"{name}: {', '.join(fixed)} cannot be changed, the delivery guarantees rest on it")
+            if repeated := sorted(given.keys() & _OF_SETTINGS.keys()):
+                settings = ", ".join(f"{option} is the setting kafka.{_OF_SETTINGS[option]}" for option in repeated)
+                raise ValueError(f"{name}: {settings}")
         return self
 
     @property

@@ -16,6 +16,22 @@ def test_options_that_the_guarantees_rest_on_cannot_be_changed(name: str, option
         KafkaSettings.model_validate({name: {option: "true"}})
 
 
+@pytest.mark.parametrize("name", ["client_options", "consumer_options", "producer_options"])
+@pytest.mark.parametrize(
+    ("option", "setting"),
+    [
+        ("group.id", "kafka.group_id"),
+        ("bootstrap.servers", "kafka.bootstrap_servers"),
+        ("metadata.broker.list", "kafka.bootstrap_servers"),
+        ("message.max.bytes", "kafka.max_message_bytes"),
+        ("delivery.timeout.ms", "kafka.message_timeout_ms"),
+    ],
+)
+def test_an_option_that_has_a_setting_is_refused_by_the_settings_name(name: str, option: str, setting: str) -> None:
+    with pytest.raises(ValidationError, match=rf"{name}: {option} is the setting {setting}"):
+        KafkaSettings.model_validate({name: {option: "1"}})
+
+
 def test_nothing_is_committed_or_reset_behind_our_back() -> None:
     options = KafkaSettings().consumer()
     assert options["enable.auto.commit"] is False
