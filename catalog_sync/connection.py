@@ -31,6 +31,7 @@ def connect(settings: CatalogSettings) -> redis.Redis:
         )
         pool = client.connection_pool
         pool.connection_class(**pool.connection_kwargs)  # else its options are looked at only when it connects
+        pool.connection_kwargs.get("host", "").encode("idna")  # else resolving the name raises what is no OSError
     except (TypeError, ValueError) as error:
         # what the parser says may quote a part of the password
         why = "it begins with redis://, and / # ? in its password are written as %2F %23 %3F" if "@" in url else error

@@ -21,6 +21,8 @@ from engine.errors import CatalogError
         ("redis://127.0.0.1/0?socket_timeout=soon", "socket_timeout"),
         ("redis://127.0.0.1/0?colour=red", "colour"),
         ("redis://[::1/0", "IPv6"),
+        ("redis://a..b:1", "makes no sense: .*label"),
+        (f"redis://{'a' * 64}.example:1", "makes no sense: .*label"),
         ("redis://127.0.0.1/0?decode_responses=True", "decode_responses"),
     ],
 )
