@@ -39,7 +39,13 @@ class Build(BaseModel):
         by_hand = (self.model is not None, self.levels is not None)
         if by_hand != (self.model_dir is None,) * 2:
             raise ValueError("give --model-dir, or --model and --levels")
-        self._sizes()
+        if self.levels is not None:
+            from engine.catalog.build import check_sizes
+
+            try:
+                check_sizes(self._sizes())
+            except CatalogError as error:
+                raise ValueError(f"--levels {self.levels}: {error.message}") from error
         return self
 
     def run(self, settings: CatalogSettings) -> None:

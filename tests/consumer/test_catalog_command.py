@@ -136,6 +136,8 @@ def test_an_output_that_cannot_be_written_is_named_as_it_was_given(tmp_path: Pat
     [
         (["build", "absent.jsonl", "--model", "m", "--levels", "4,4", "--output", "o.rsc"], 1, "absent.jsonl"),
         (["build", "absent.jsonl", "--model", "m", "--levels", "4,x", "--output", "o.rsc"], 2, "--levels 4,x"),
+        (["build", "absent.jsonl", "--model", "m", "--levels", "0,4", "--output", "o.rsc"], 2, "--levels 0,4: level 0"),
+        (["build", "absent.jsonl", "--model", "m", "--levels", "", "--output", "o.rsc"], 2, "--levels"),
         (["build", "absent.jsonl", "--model", "m", "--output", "o.rsc"], 2, "--model-dir"),
         (["build", "absent.jsonl", "--model-dir", "absent", "--output", "o.rsc"], 1, "sid.json"),
         (["build", "absent.jsonl"], 2, "output"),
@@ -146,6 +148,7 @@ def test_an_output_that_cannot_be_written_is_named_as_it_was_given(tmp_path: Pat
         (["rollback", "--model", "m"], 1, "no version to go back to"),
         (["status", "--url", "redis://127.0.0.1:1/0"], 1, "Redis"),
         (["status", "--url", "ftp://secret@host"], 1, "Redis URL"),
+        (["status", "--url", "redis://a..b:1"], 1, "Redis URL"),
         (["status", "--namespace", "with space"], 2, "namespace"),
         (["status", "--surprise"], 2, "--surprise"),
         ([], 2, "sub-command is missing"),
