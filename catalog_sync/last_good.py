@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -9,6 +10,9 @@ from urllib.parse import quote
 from catalog_sync import blob
 from engine.catalog.catalog import Catalog
 from engine.errors import CatalogError
+
+STALE_S = 600.0
+"""A partial file that nobody has written to for so long is what a process left that was killed."""
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +41,18 @@ class LastGood:
         for other in self._versions():
             if other != version and other not in keep:
                 self._path(other).unlink(missing_ok=True)
+
+    def tidy(self) -> None:
+        """Remove what killed processes left half written; others on the same directory may be writing theirs now."""
+        for path in self._directory.glob(f".{self._stem}@*.partial"):
+            try:
+                if time.time() - path.stat().st_mtime > STALE_S:
+                    path.unlink()
+                    log.info("removed %s, left half written", path)
+            except FileNotFoundError:  # it was being written, or another process tidies too
+                continue
+            except OSError as error:
+                log.warning("%s, left half written, cannot be removed: %s", path, error.strerror)
 
     def load(self) -> Iterator[Catalog]:
         """The kept catalogs that are whole, the one that served last first."""

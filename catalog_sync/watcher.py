@@ -88,6 +88,8 @@ class Watcher:
 
     def _run(self) -> None:
         try:
+            if self._last_good is not None:
+                self._guard(self._last_good.tidy)
             self._guard(self._turn)
             if self._store.active is None:
                 self._guard(self._start_from_disk)

@@ -1,3 +1,4 @@
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from catalog_sync import blob
 from catalog_sync.connection import get_bytes
 from catalog_sync.embedded import EmbeddedRedis
 from catalog_sync.fetch import fetch_blob
+from catalog_sync.last_good import STALE_S
 from catalog_sync.layout import Ack, Pointer, chunks_of, read_record, sha256
 from catalog_sync.state import WatcherSnapshot
 from catalog_sync.watcher import Watcher
@@ -337,6 +339,22 @@ def test_a_damaged_copy_on_disk_is_passed_over_and_redis_heals_the_start(tmp_pat
             own.start()
             until_active(damaged, damaged.publish(range(7)))
         damaged.close()
+
+
+def test_what_a_killed_process_left_half_written_is_removed_at_the_start(fleet: Fleet, tmp_path: Path) -> None:
+    name = f".{MODEL}@0123456789abcdef.rsc"
+    left, being_written = tmp_path / f"{name}.1.partial", tmp_path / f"{name}.2.partial"
+    others = [tmp_path / ".other@0123456789abcdef.rsc.1.partial", tmp_path / "notes.partial"]
+    for path in (left, being_written, *others):
+        path.write_bytes(b"half")
+    for path in (left, *others):
+        os.utime(path, (time.time() - STALE_S - 60,) * 2)
+    fleet.settings = fleet.settings.model_copy(update={"disk": tmp_path})
+    with fleet.watcher():
+        until_active(fleet, fleet.publish(range(5)))
+    assert not left.exists()
+    assert being_written.exists()
+    assert all(path.exists() for path in others)
 
 
 def test_a_copy_that_cannot_be_looked_at_is_passed_over(fleet: Fleet, tmp_path: Path) -> None:
