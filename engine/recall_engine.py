@@ -20,7 +20,7 @@ from engine.runtime.executor import Executor
 from engine.runtime.graph_plan import prefill_shapes, search_shapes
 from engine.runtime.graphs import CudaCapture
 from engine.runtime.lane import Lane
-from engine.runtime.memory import context_pages
+from engine.runtime.memory import context_pages, room_for
 from engine.runtime.pipeline import Pipeline
 from engine.runtime.plan import BatchLimits, plan
 from engine.runtime.prepared import PreparedRequest, prepare
@@ -48,11 +48,15 @@ class RecallEngine:
         self.catalogs = catalogs or CatalogStore(self.device, self.spec.id, self.spec.level_sizes)
         config, levels = self.spec.decoder, len(self.spec.levels)
         max_tokens = min(self.spec.max_context_tokens, settings.max_batch_tokens)
-        weights = load_weights(settings.model, config, self.device, self.dtype)
+        with room_for("the weights", "take a larger device, or engine.dtype bfloat16"):
+            weights = load_weights(settings.model, config, self.device, self.dtype)
         decoder = Decoder(config, weights, *rotary_tables(config, max_tokens + levels, self.device))
-        self._beams = BeamMemory(config, levels - 1, settings.max_batch_rows, self.device, self.dtype)
+        with room_for("the beams", f"lower engine.max_batch_rows ({settings.max_batch_rows})"):
+            self._beams = BeamMemory(config, levels - 1, settings.max_batch_rows, self.device, self.dtype)
         pages = context_pages(self.spec, settings, self.device, self.dtype)
-        self._context = ContextKV(config, pages, self.device, self.dtype)
+        lower = "memory_fraction" if settings.context_pages is None else "context_pages"
+        with room_for("the contexts", f"lower engine.{lower} ({getattr(settings, lower)})"):
+            self._context = ContextKV(config, pages, self.device, self.dtype)
         self._pool = PagePool(pages)
         stages = Stages(
             decoder, LevelHead(weights.head, self.spec.levels), self.spec.levels, self._context, self._beams

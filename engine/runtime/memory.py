@@ -1,4 +1,7 @@
-"""How much of the device's memory becomes ContextKV."""
+"""How much of the device's memory becomes ContextKV, and what is said where it does not do."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -8,6 +11,16 @@ from engine.runtime.cost import Cost
 from engine.settings import EngineSettings
 
 CPU_PAGES = 2048
+
+
+@contextmanager
+def room_for(what: str, advice: str) -> Iterator[None]:
+    """Memory that runs out inside is a ModelError with ``advice``."""
+    try:
+        yield
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        reason = str(error).partition("\n")[0].partition(". GPU ")[0]
+        raise ModelError(f"no memory for {what}: {advice}: {reason}") from error
 
 
 def context_pages(spec: ModelSpec, settings: EngineSettings, device: torch.device, dtype: torch.dtype) -> int:

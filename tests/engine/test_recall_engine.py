@@ -52,6 +52,26 @@ def engine(directory: Path) -> RecallEngine:
     return engine_on(directory)
 
 
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("context_pages", 1 << 34), ("context_pages", 1 << 60), ("max_batch_rows", 1 << 42)],
+)
+def test_a_pool_that_does_not_fit_is_a_model_error_that_names_the_setting(
+    directory: Path, setting: str, value: int
+) -> None:
+    with pytest.raises(ModelError, match=rf"lower engine\.{setting} \({value}\)"):
+        engine_on(directory, **{setting: value})
+
+
+def test_weights_that_do_not_fit_are_a_model_error(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_memory(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total of ...\nmore")
+
+    monkeypatch.setattr("engine.recall_engine.load_weights", out_of_memory)
+    with pytest.raises(ModelError, match=r"no memory for the weights: .* allocate 2\.00 GiB$"):
+        engine_on(directory)
+
+
 def request(**changes: Any) -> RecallRequest:
     defaults: dict[str, Any] = {"beam": BeamPolicy((8, 16, 16)), "top_k": 10, "history": np.arange(5)}
     return RecallRequest(**(defaults | changes))
