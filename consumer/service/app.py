@@ -36,10 +36,7 @@ log = logging.getLogger(__name__)
 
 def check(settings: ServiceSettings) -> None:
     """Read the model directory's description. Raises ModelError."""
-    from engine.model.spec import ModelSpec
-
-    spec = ModelSpec.load(settings.engine.model)
-    _check_templates(settings, spec)
+    spec = _checked_model(settings)
     log.info("settings and model directory are in order: model %s, %d SID levels", spec.id, len(spec.levels))
 
 
@@ -65,7 +62,9 @@ def run(settings: ServiceSettings, expose: Expose) -> None:
     Raises RecallstreamError or OSError if the start fails.
     """
     log.info("recallstream %s, settings %s", version("recallstream"), json.dumps(redacted(settings)))
+    spec = _checked_model(settings)  # takes milliseconds; what follows takes seconds
     status = ServiceStatus(settings)
+    status.model = spec.id
     drain: Callable[[], None] = partial(os.kill, os.getpid(), signal.SIGTERM)
     with ExitStack() as running:
         # Until the serving loop takes the signals over there is nothing to drain: unwind and go.
@@ -82,8 +81,7 @@ def run(settings: ServiceSettings, expose: Expose) -> None:
         from engine.recall_engine import RecallEngine
 
         engine = RecallEngine(settings.engine)
-        status.engine, status.model = engine, engine.spec.id
-        _check_templates(settings, engine.spec)
+        status.engine = engine
         log.info("model %s is loaded on %s as %s", engine.spec.id, engine.device, engine.dtype)
 
         status.starting = "waiting for the first catalog"
@@ -124,11 +122,16 @@ def tracer_of(settings: ServiceSettings) -> "OpenTelemetryTracer | None":
     return OpenTelemetryTracer.exporting(settings.tracing, settings.kafka.group_id)
 
 
-def _check_templates(settings: ServiceSettings, spec: "ModelSpec") -> None:
+def _checked_model(settings: ServiceSettings) -> "ModelSpec":
+    """What the model directory says of itself, without its weights. Raises ModelError."""
+    from engine.model.spec import ModelSpec
+
+    spec = ModelSpec.load(settings.engine.model)
     for name, defaults in settings.recall_defaults().items():
         if defaults.template not in spec.prompts:
             known = ", ".join(spec.prompts)
             raise ModelError(f"{name}.template: model {spec.id} has no prompt {defaults.template!r}, only {known}")
+    return spec
 
 
 def _wait_for_catalog(catalogs: "CatalogStore") -> None:

@@ -115,9 +115,11 @@ def test_a_prompt_that_the_model_does_not_have_is_refused(model: Path, capsys: p
     assert " recall.template: model " in error_line(capsys)
 
 
-def test_a_missing_model_ends_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_model_ends_the_start_before_anything_else(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--engine.model=absent", "--http.port=0"]) == 1
-    assert "absent/sid.json: No such file" in error_line(capsys)
+    *log, line = capsys.readouterr().err.splitlines()
+    assert line == "recallstream serve: absent/sid.json: No such file or directory"
+    assert not any("status page" in each for each in log)
 
 
 def test_a_port_in_use_ends_the_start(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
