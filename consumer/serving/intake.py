@@ -257,7 +257,7 @@ class Intake:
 
     def _partition(self, partition: Partition) -> PartitionSnapshot:
         progress = self._tracker.progress(partition)
-        high = self._consumer.high_watermark(partition)
+        high = self._consumer.end_of(partition)
         lag = None if high is None or progress.watermark is None else max(0, high - progress.watermark)
         return PartitionSnapshot(
             partition.topic,

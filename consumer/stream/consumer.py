@@ -7,6 +7,7 @@ from typing import Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from consumer.stream.ends import PartitionEnds
 from consumer.stream.errors import (
     AUTHENTICATION,
     COMMIT_MAY_FAIL,
@@ -79,6 +80,7 @@ class RequestConsumer:
                 on_revoke=self._on_revoke,
                 on_lost=self._on_lost,
             )
+            self._ends = PartitionEnds(settings)
         except KafkaException as error:
             raise StreamError(f"kafka: {error.args[0].str()}") from error
 
@@ -96,6 +98,7 @@ class RequestConsumer:
             raise StreamError(f"the consumer failed: {error.args[0].str()}") from error
         if records:
             self._alive()
+        self._ends.refresh(self._owned, time.monotonic())
         self._check_health()
         return records
 
@@ -139,13 +142,16 @@ class RequestConsumer:
         """A commit is on its way. The client may send it again, so a later one can be overtaken by it."""
         return self._unanswered_commits > 0
 
-    def high_watermark(self, partition: Partition) -> int | None:
-        """End of the partition as of the last fetch."""
+    def end_of(self, partition: Partition) -> int | None:
+        """End of the partition as far as it is known; grows also while nothing is fetched."""
         try:
             watermarks = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
         except KafkaException:
-            return None
-        return None if watermarks is None or watermarks[1] < 0 else watermarks[1]
+            watermarks = None
+        fetched = -1 if watermarks is None else watermarks[1]
+        asked = self._ends.end(partition)
+        known = max(fetched, -1 if asked is None else asked)
+        return None if known < 0 else known
 
     def close(self) -> None:
         """Leave the group; the listener is asked to give up its partitions first. Safe to call twice."""

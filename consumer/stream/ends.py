@@ -1,0 +1,45 @@
+"""Where partitions end, asked of the brokers: the consumer knows only of what it fetches."""
+
+from collections.abc import Collection
+from concurrent.futures import Future
+from typing import Any, Final
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # re-exported without saying so
+
+from consumer.stream.partition import Partition
+from consumer.stream.settings import KafkaSettings
+
+ASK_EVERY_S = 5.0
+_ANSWER_S: Final = 4.0
+_CRITICAL_ONLY: Final = 2
+
+
+class PartitionEnds:
+    """One thread calls it, nothing in it waits. Raises KafkaException if the client's settings are refused."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._client = AdminClient({**settings.connection(), "log_level": _CRITICAL_ONLY})
+        self._asked: dict[Partition, Future[Any]] = {}
+        self._ends: dict[Partition, int] = {}
+        self._due = 0.0
+
+    def refresh(self, partitions: Collection[Partition], now: float) -> None:
+        """Take in what was answered, and ask anew when it is time. A partition without an answer keeps its old end."""
+        for partition, answer in list(self._asked.items()):
+            if answer.done():
+                del self._asked[partition]
+                if answer.exception() is None and answer.result().offset >= 0:  # negative where no leader answered
+                    self._ends[partition] = answer.result().offset
+        if self._asked or now < self._due or not partitions:
+            return
+        self._due = now + ASK_EVERY_S
+        self._ends = {partition: end for partition, end in self._ends.items() if partition in partitions}
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the client's own
+        wanted = {TopicPartition(*partition): latest for partition in partitions}
+        answers = self._client.list_offsets(wanted, request_timeout=_ANSWER_S)
+        self._asked = {Partition(each.topic, each.partition): answer for each, answer in answers.items()}
+
+    def end(self, partition: Partition) -> int | None:
+        """The offset after the last record, as of the last answer."""
+        return self._ends.get(partition)
