@@ -228,11 +228,12 @@ def test_after_a_swap_a_repeat_is_served_from_the_new_catalog(made: Harness) -> 
     assert member.events.count["repeated"] == 1
 
 
-def test_only_answers_with_items_are_kept(made: Harness) -> None:
+@pytest.mark.parametrize("version", ["v1", None])
+def test_only_answers_with_items_are_kept(made: Harness, version: str | None) -> None:
     """What was refused for now may pass the next time."""
     refusals = [RequestError("overloaded", "no pages")]
     engine = FakeEngine(reject=lambda _: refusals.pop() if refusals else None)
-    made.member(engine, active_catalog=Active())
+    made.member(engine, active_catalog=Active(version))
     statuses = []
     for number in range(1, 3):
         made.send("r", headers={"correlation-id": b"c"})
