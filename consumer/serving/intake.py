@@ -39,6 +39,7 @@ class IntakeView:
     in_flight_bytes: int = 0
     paused: bool = False
     joined: bool = False
+    troubles: tuple[str, ...] = ()
 
 
 class Intake:
@@ -253,6 +254,7 @@ class Intake:
             self._bytes,
             self._paused_at is not None,
             self._joined,
+            self._consumer.troubles,
         )
 
     def _partition(self, partition: Partition) -> PartitionSnapshot:

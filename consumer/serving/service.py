@@ -151,8 +151,9 @@ class ServingLoop:
             reasons.append(f"failed: {self._failure}")
         elif self._stopping.is_set() or self._signals:
             reasons.append("draining")
-        if not self._intake.view.joined:
-            reasons.append("not a member of the consumer group yet")
+        view = self._intake.view
+        if not view.joined:
+            reasons.append(": ".join(["not a member of the consumer group yet", *view.troubles]))
         return tuple(reasons)
 
     def _run_intake(self) -> None:

@@ -8,16 +8,8 @@ from typing import Protocol
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from consumer.stream.ends import PartitionEnds
-from consumer.stream.errors import (
-    AUTHENTICATION,
-    COMMIT_MAY_FAIL,
-    HEALS_BY_ITSELF,
-    OUTAGE,
-    StreamError,
-    is_fatal,
-    name_of,
-)
-from consumer.stream.outage import Outage
+from consumer.stream.errors import COMMIT_MAY_FAIL, HEALS_BY_ITSELF, TOPIC_MISSING, StreamError, is_fatal, name_of
+from consumer.stream.health import ClientHealth
 from consumer.stream.partition import Partition
 from consumer.stream.records import record_of
 from consumer.stream.settings import KafkaSettings
@@ -66,13 +58,16 @@ class RequestConsumer:
         self._closed = False
         self._unanswered_commits = 0
         self._fatal: KafkaError | None = None
-        self._outages = (
-            (OUTAGE, Outage(settings.brokers_down_limit_s), "no broker can be reached"),
-            (AUTHENTICATION, Outage(settings.authentication_limit_s), "the brokers refuse our credentials"),
-        )
+        self._health = ClientHealth(settings, time.monotonic)
         try:
             self._consumer = Consumer(
-                {**settings.consumer(), "error_cb": self._on_error, "on_commit": self._on_commit}, logger=log
+                {
+                    **settings.consumer(),
+                    "error_cb": self._on_error,
+                    "stats_cb": self._health.statistics,
+                    "on_commit": self._on_commit,
+                },
+                logger=log,
             )
             self._consumer.subscribe(
                 list(settings.request_topics),
@@ -97,7 +92,7 @@ class RequestConsumer:
         except KafkaException as error:
             raise StreamError(f"the consumer failed: {error.args[0].str()}") from error
         if records:
-            self._alive()
+            self._health.alive()
         self._ends.refresh(self._owned, time.monotonic())
         self._check_health()
         return records
@@ -138,6 +133,11 @@ class RequestConsumer:
             self._commit_failed(error.args[0])
 
     @property
+    def troubles(self) -> tuple[str, ...]:
+        """What keeps this member from its work, as far as the client says."""
+        return self._health.troubles
+
+    @property
     def committing(self) -> bool:
         """A commit is on its way. The client may send it again, so a later one can be overtaken by it."""
         return self._unanswered_commits > 0
@@ -176,9 +176,12 @@ class RequestConsumer:
             raise StreamError(f"the consumer failed: {name_of(error)}: {error.str()}")
         if error.code() != KafkaError._PARTITION_EOF:
             log.warning("consumer: %s: %s", name_of(error), error.str())
+            if error.code() in TOPIC_MISSING and topic is not None:
+                self._health.missing(topic)
             self._listener.client_error(name_of(error))
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._health.assigned({each.topic for each in partitions})
         if not partitions:  # cooperative members hear of every round, also when nothing moved
             self._listener.assigned({})
             return
@@ -224,13 +227,20 @@ class RequestConsumer:
         except KafkaException as error:
             log.warning("no committed offsets for new partitions: %s", error.args[0].str())
             return partitions, {}
+        if skipped:
+            log.info(
+                "%d of %d new partitions have no committed offset: they start at the %s one, which skips %d records",
+                len(skipped),
+                len(starts),
+                self._settings.offset_reset,
+                sum(skipped.values()),
+            )
         return starts, skipped
 
     def _choose_start(self, partition: Partition, old: int | None) -> tuple[int, int]:
         """The start that the settings ask for, and how many records lie between the old one and it."""
         low, high = self._consumer.get_watermark_offsets(TopicPartition(*partition), timeout=_LOOKUP_S)
         start = low if self._settings.offset_reset == "earliest" else high
-        log.warning("%s[%d]: no usable committed offset (%s): starts at %d", *partition, old, start)
         return start, max(0, start - (low if old is None else old))
 
     def _reset_offsets(self) -> None:
@@ -241,6 +251,7 @@ class RequestConsumer:
             except KafkaException as error:
                 log.warning("%s[%d]: no offset to start at yet: %s", *partition, error.args[0].str())
                 return
+            log.warning("%s[%d]: no usable committed offset (%s): starts at %d", *partition, old, start)
             del self._resets[partition]
             position = [TopicPartition(*partition, start)]
             self._consumer.incremental_unassign(position)
@@ -258,7 +269,7 @@ class RequestConsumer:
         for each in partitions:
             if each.error is not None:
                 self._commit_failed(each.error)
-        self._alive()
+        self._health.alive()
         self._listener.committed(
             {Partition(each.topic, each.partition): each.offset for each in partitions if each.error is None}
         )
@@ -275,22 +286,16 @@ class RequestConsumer:
         self._listener.client_error(name_of(error))
         if is_fatal(error):
             self._fatal = error
-        for codes, outage, _ in self._outages:
-            if error.code() in codes:
-                outage.note(time.monotonic())
-
-    def _alive(self) -> None:
-        for _, outage, _ in self._outages:
-            outage.clear()
+        self._health.error(error.code())
 
     def _check_health(self) -> None:
         if self._fatal is not None:
             raise StreamError(f"the consumer is out for good: {name_of(self._fatal)}: {self._fatal.str()}")
-        for _, outage, meaning in self._outages:
-            if not outage.over_limit(time.monotonic()):
-                continue
-            try:  # an idle service sees no sign of life: ask once before giving up
-                self._consumer.list_topics(self._settings.request_topic, timeout=_PROBE_S)
-            except KafkaException as error:
-                raise StreamError(f"{meaning}: {error.args[0].str()}") from error
-            self._alive()
+        trouble = self._health.over_limit
+        if trouble is None:
+            return
+        try:  # ask once before giving up
+            self._consumer.list_topics(self._settings.request_topic, timeout=_PROBE_S)
+        except KafkaException as error:
+            raise StreamError(f"{trouble}: {error.args[0].str()}") from error
+        self._health.alive()

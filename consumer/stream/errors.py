@@ -38,6 +38,8 @@ HEALS_BY_ITSELF = frozenset(
 )
 """Errors that ``Consumer.poll`` shows and the client recovers from; a missing topic is picked up once it exists."""
 
+TOPIC_MISSING = frozenset({KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART})
+
 COMMIT_MAY_FAIL = frozenset(
     {
         KafkaError._NO_OFFSET,

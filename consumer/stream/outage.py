@@ -17,5 +17,9 @@ class Outage:
         """A sign of life."""
         self._since = None
 
+    @property
+    def running(self) -> bool:
+        return self._since is not None
+
     def over_limit(self, now: float) -> bool:
         return self._since is not None and now - self._since >= self._limit

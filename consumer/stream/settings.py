@@ -143,6 +143,7 @@ class KafkaSettings(BaseModel):
             "session.timeout.ms": self.session_timeout_ms,
             "heartbeat.interval.ms": self.heartbeat_interval_ms,
             "max.poll.interval.ms": self.max_poll_interval_ms,
+            "statistics.interval.ms": 2_000,
             **self.consumer_options,
             **_FIXED_CONSUMER,
         }

@@ -157,7 +157,7 @@ def test_a_new_group_that_starts_at_the_end_counts_what_it_skips_and_decides_onl
 
 @pytest.mark.parametrize(("policy", "answered", "skipped"), [("earliest", 3, 0), ("latest", 0, 0)])
 def test_a_committed_offset_that_is_gone_is_reset_as_configured(
-    single: Harness, policy: str, answered: int, skipped: int
+    single: Harness, policy: str, answered: int, skipped: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(3):
         single.send(f"r{number}")
@@ -171,6 +171,8 @@ def test_a_committed_offset_that_is_gone_is_reset_as_configured(
     single.replies.wait(answered + 1)
     eventually(lambda: single.committed() == 4)
     assert member.events.count["skipped"] == skipped
+    (warning,) = [record for record in caplog.records if "no usable committed offset (1000)" in record.message]
+    assert warning.levelname == "WARNING"
 
 
 def test_after_a_reset_that_goes_back_the_lower_offset_is_committed(single: Harness) -> None:
