@@ -40,9 +40,11 @@ test: $(READY) ## every test that needs neither a GPU nor a network
 	$(BIN)/python -m pytest -m "not gpu and not kafka and not stress" $(PYTEST_FLAGS)
 
 test-kafka: $(READY) ## the delivery contract on a real Apache Kafka (JDK 17, Maven)
+	$(BIN)/python -m deploy.kafka.install
 	$(BIN)/python -m pytest tests/kafka -m "kafka and not stress" $(PYTEST_FLAGS)
 
 stress: $(READY) ## kills members under load on a real Apache Kafka, checks the topics
+	$(BIN)/python -m deploy.kafka.install
 	$(BIN)/python -m pytest tests/kafka -m "kafka and stress" -rP $(PYTEST_FLAGS) $(STRESS_FLAGS)
 
 lint: $(READY) ## ruff, rules and format
