@@ -96,9 +96,13 @@ def test_a_topic_is_missing_until_the_group_assigns_it(health: ClientHealth) -> 
 
 
 class Listener:
-    """Hears nothing."""
+    """Hears how often the group assigned something."""
 
-    def assigned(self, starts: Mapping[Partition, int | None]) -> None: ...
+    assignments = 0
+
+    def assigned(self, starts: Mapping[Partition, int | None]) -> None:
+        self.assignments += 1
+
     def revoked(self, partitions: Sequence[Partition]) -> None: ...
     def lost(self, partitions: Sequence[Partition]) -> None: ...
     def committed(self, offsets: Mapping[Partition, int]) -> None: ...
@@ -114,17 +118,21 @@ def made() -> Iterator[Harness]:
 
 
 def test_an_idle_consumer_learns_that_a_broker_is_back(made: Harness) -> None:
-    consumer = RequestConsumer(made.kafka(consumer_options={"statistics.interval.ms": 100}), Listener())
+    listener = Listener()
+    consumer = RequestConsumer(made.kafka(consumer_options={"statistics.interval.ms": 100}), listener)
 
     def troubles() -> tuple[str, ...]:
         assert consumer.poll(0.02, 1) == []
         return consumer.troubles
 
     try:
+        eventually(lambda: troubles() == () and listener.assignments)
+        assignments = listener.assignments
         made.cluster.broker_down()
         eventually(lambda: troubles() == (f"no broker can be reached at {made.bootstrap_servers}",))
         made.cluster.broker_up()
         eventually(lambda: troubles() == ())
+        assert listener.assignments == assignments, "the connection was the sign"
     finally:
         consumer.close()
 
