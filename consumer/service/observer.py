@@ -47,6 +47,11 @@ class MetricsObserver:
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
+        # Of every reply; looking a label up costs more than counting.
+        self._ok = metrics.replies.labels("ok")
+        self._queue, self._prefill, self._decode, self._total, self._confirmed = (
+            metrics.latency.labels(phase) for phase in ("queue", "prefill", "decode", "total", "confirmed")
+        )
         self.latency_s = Recent(clock)
         self.batch_requests = Recent(clock)
 
@@ -76,23 +81,23 @@ class MetricsObserver:
         self._metrics.expired.labels(stage).inc()
 
     def replied(self, status: Status, code: str | None, times: ReplyTimes) -> None:
-        self._metrics.replies.labels(status).inc()
         if code is not None:
             self._metrics.reply_errors.labels(code if code in ERROR_CODES else OTHER).inc()
         if status != "ok":
+            self._metrics.replies.labels(status).inc()
             return
-        latency = self._metrics.latency
-        latency.labels("queue").observe(times.queue)
-        latency.labels("prefill").observe(times.prefill)
-        latency.labels("decode").observe(times.decode)
-        latency.labels("total").observe(times.total)
+        self._ok.inc()
+        self._queue.observe(times.queue)
+        self._prefill.observe(times.prefill)
+        self._decode.observe(times.decode)
+        self._total.observe(times.total)
         self.latency_s.add(times.total)
 
     def repeated(self) -> None:
         self._metrics.repeats.inc()
 
     def reply_confirmed(self, seconds: float) -> None:
-        self._metrics.latency.labels("confirmed").observe(seconds)
+        self._confirmed.observe(seconds)
 
     def dead_letter(self, reason: str) -> None:
         self._metrics.dead_letters.labels(reason if reason in DEAD_LETTER_REASONS else OTHER).inc()

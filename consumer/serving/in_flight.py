@@ -1,6 +1,6 @@
 """One record on its way through the service, from its delivery to the confirmation of all that it causes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from consumer.serving.offsets import Ticket
 from consumer.serving.tracing import RequestTrace
@@ -39,11 +39,11 @@ class InFlight:
     trace: RequestTrace | None = None
     awaiting: int = 0
     dead_lettered: bool = False
+    size: int = field(init=False)
+    """Bytes that it counts for in admission: a key or headers may be as large as a value."""
 
-    @property
-    def size(self) -> int:
-        """Bytes that it counts for in admission: a key or headers may be as large as a value."""
-        return record_size(self.record.key, self.record.value, self.record.headers)
+    def __post_init__(self) -> None:
+        self.size = record_size(self.record.key, self.record.value, self.record.headers)
 
 
 @dataclass(frozen=True, slots=True)
