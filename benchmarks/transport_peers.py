@@ -1,0 +1,160 @@
+"""What ``transport.py`` measures, each in a process of its own: the service on a no-op engine, and the bare client."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+import numpy as np
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+
+from consumer.service.metrics import Metrics
+from consumer.service.observer import MetricsObserver
+from consumer.serving.recaller import Answer
+from consumer.serving.service import ServingLoop
+from consumer.serving.settings import BatchSettings
+from consumer.stream.settings import KafkaSettings
+from consumer.wire.settings import RecallDefaults, WireLimits
+from engine.request import RecallRequest, RecallResult
+
+TOP_K = 100
+CATALOG = "noop"
+_HOUR_MS = 3_600_000
+_COMMIT_S = 0.1
+_POLL_S = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Replies that the broker confirmed so far, when, and the CPU seconds of the whole process by then."""
+
+    replies: int
+    at: float
+    cpu: float
+
+    @classmethod
+    def now(cls, replies: int) -> "Usage":
+        return cls(replies, time.monotonic(), time.process_time())
+
+
+@dataclass(frozen=True)
+class NoOpSpec:
+    levels: tuple[int, ...] = (0, 1, 2)
+
+
+@dataclass(frozen=True)
+class Finished:
+    answers: list[Answer]
+    done: bool = True
+
+    def collect(self) -> list[Answer]:
+        return self.answers
+
+
+class NoOpEngine:
+    """Answers every request at once with the same items."""
+
+    spec = NoOpSpec()
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(7)
+        items, scores = rng.integers(1, 10**7, TOP_K), -rng.random(TOP_K, np.float32)
+        self._result: Answer = RecallResult(items, scores, "noop", CATALOG, (TOP_K,) * 3, exhausted=False)
+
+    def validate(self, request: RecallRequest) -> None:
+        """Everything can be served."""
+
+    def estimate_tokens(self, request: RecallRequest) -> int:
+        return 100
+
+    def submit(self, requests: Sequence[RecallRequest]) -> Finished:
+        return Finished([self._result] * len(requests))
+
+
+class Counting(MetricsObserver):
+    """The service's metrics; ``confirmed`` counts the replies that the broker took."""
+
+    def __init__(self) -> None:
+        super().__init__(Metrics())
+        self.confirmed = 0
+
+    def reply_confirmed(self, seconds: float) -> None:
+        super().reply_confirmed(seconds)
+        self.confirmed += 1
+
+
+def serve(kafka: KafkaSettings, batch: BatchSettings, pipe: Connection) -> None:
+    """The service; answers every word on ``pipe`` with a Usage, until that is closed."""
+    observer = Counting()
+    defaults = RecallDefaults(top_k=TOP_K, width=TOP_K, deadline_ms=_HOUR_MS, max_deadline_ms=_HOUR_MS)
+    loop = ServingLoop(
+        NoOpEngine(),
+        kafka=kafka,
+        batch=batch,
+        limits=WireLimits(),
+        defaults=defaults,
+        active_catalog=lambda: CATALOG,
+        observer=observer,
+    )
+    loop.start()
+    with _until_closed(pipe):
+        while True:
+            pipe.recv()
+            if loop.failure:
+                raise RuntimeError(loop.failure)
+            pipe.send(Usage.now(observer.confirmed))
+    loop.stop()
+
+
+def echo(kafka: KafkaSettings, batch: BatchSettings, pipe: Connection) -> None:
+    """The bare client with the service's settings: reads, writes as large a reply with as many headers, commits."""
+    consumer = Consumer({**kafka.consumer(), "auto.offset.reset": "earliest"})
+    producer = Producer(kafka.producer())
+    confirmed = 0
+    reply = b"\x00" * 1_250
+    due = 0.0
+
+    def delivered(error: KafkaError | None, _message: Message) -> None:
+        nonlocal confirmed
+        if error is not None:
+            raise KafkaException(error)
+        confirmed += 1
+
+    consumer.subscribe([kafka.request_topic])
+    with _until_closed(pipe):
+        while True:
+            first = consumer.poll(_POLL_S)
+            room = 1 if first is None else batch.max_in_flight - len(producer)
+            for message in [first, *(consumer.consume(room - 1, 0) if room > 1 else ())] if first else ():
+                if message.error():
+                    raise KafkaException(message.error())
+                headers = dict(message.headers() or ())
+                place = [("request-topic", b"topic"), ("request-partition", b"0"), ("request-offset", b"0")]
+                producer.produce(
+                    kafka.reply_topic,
+                    value=reply,
+                    key=message.key(),
+                    headers=[("correlation-id", headers["correlation-id"]), *place],
+                    on_delivery=delivered,
+                )
+                consumer.store_offsets(message)
+                producer.poll(0)
+            producer.poll(0)
+            while len(producer) >= batch.max_in_flight:
+                producer.poll(0.001)
+            if time.monotonic() > due and first is not None:
+                due = time.monotonic() + _COMMIT_S
+                consumer.commit(asynchronous=True)
+            if pipe.poll():
+                pipe.recv()
+                pipe.send(Usage.now(confirmed))
+    consumer.close()
+
+
+@contextmanager
+def _until_closed(pipe: Connection) -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, BrokenPipeError):
+        pipe.close()
