@@ -37,12 +37,12 @@ from deploy.kafka.install import install
 CPU_US, RATE, ADDED_P50_MS = 30.0, 50_000.0, 3.0
 """Targets: at most, at least, at most."""
 
-_EVENTS = 111
+_EVENTS = 121
 """With which a request has 1 KB."""
 _PATIENCE_S = 120.0
 _ASK_S = 0.01
-_SETTLE = 0.2
-"""Share of a round trip's requests that comes before the measured ones."""
+_SETTLE_S = 3.0
+"""Of a round trip before the measured time."""
 
 Peer = Callable[[KafkaSettings, BatchSettings, Connection], None]
 PEERS: dict[str, Peer] = {"service": serve, "bare client": echo}
@@ -158,7 +158,7 @@ def round_trip(peer: Peer, kafka: KafkaSettings, batch: BatchSettings, rate: flo
             headers: dict[str, Any] = dict(message.headers() or ())
             times.append((time.perf_counter() - sent.pop(headers["correlation-id"])) * 1e3)
 
-    count = int(rate * seconds)
+    count = int(rate * (_SETTLE_S + seconds))
     with running(peer, kafka, batch) as usage:
         sent[(0).to_bytes(16, "big")] = time.perf_counter()
         produce(producer, kafka, 0)
@@ -178,7 +178,7 @@ def round_trip(peer: Peer, kafka: KafkaSettings, batch: BatchSettings, rate: flo
     producer.flush(_PATIENCE_S)
     if sent:
         raise TimeoutError(f"{len(sent)} requests without a reply")
-    cuts = quantiles(times[int(count * _SETTLE) :], n=100)
+    cuts = quantiles(times[int(rate * _SETTLE_S) :], n=100)
     return {"p50_ms": cuts[49], "p99_ms": cuts[98]}
 
 
