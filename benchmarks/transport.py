@@ -136,6 +136,8 @@ def drain(peer: Peer, kafka: KafkaSettings, batch: BatchSettings, count: int) ->
         begin = until_replied(usage, count // 10)
         end = until_replied(usage, count)
     answered = end.replies - begin.replies
+    if answered < count // 2:
+        raise ValueError(f"{count} requests are too few to be timed: more than half were answered between two looks")
     return {
         "replies_per_s": answered / (end.at - begin.at),
         "cpu_us": (end.cpu - begin.cpu) / answered * 1e6,

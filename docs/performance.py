@@ -130,12 +130,38 @@ def _catalog(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name.removesuffix('_ms').replace('_', ' ').capitalize()}: {value} ms.\n"
 
 
+def _transport(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
+    yield "## The transport alone\n"
+    yield f"{report['broker']}, confluent-kafka {report['confluent-kafka']}, librdkafka {report['librdkafka']}, Python"
+    yield f"{report['python']}, commit {report['commit']}. One process with a no-op engine, requests of"
+    yield f"{report['request_bytes']} bytes, {report['cpus']} CPUs that it shares with the broker, the load generator"
+    yield f"and other work: load averages {_loads(report['load_before'])} before, {_loads(report['load_after'])} after."
+    yield "The bare client reads, writes and commits records of the same size and does nothing else.\n"
+    names = {"replies_per_s": "replies/s", "cpu_us": "CPU µs/request", "p50_ms": "p50 ms", "p99_ms": "p99 ms"}
+    rows = [(row["case"], row["what"], *(_figure(row.get(name)) for name in names)) for row in report["rows"]]
+    yield from table(("", "", *names.values()), rows)
+    wanted = report["targets"]
+    cpu = f"at most {wanted['cpu_us']:g} µs of CPU {_met(report['cpu_us'] <= wanted['cpu_us'])}"
+    rate = f"{wanted['replies_per_s']:,.0f} replies/s {_met(report['replies_per_s'] >= wanted['replies_per_s'])}"
+    added = f"at most {wanted['added_p50_ms']:g} ms added p50 {_met(report['added_p50_ms'] <= wanted['added_p50_ms'])}"
+    yield f"Targets: {cpu}; {rate}; {added} ({report['added_p50_ms']:.2f} ms; p99 {report['added_p99_ms']:+.2f} ms).\n"
+
+
+def _figure(value: float | None) -> str:
+    return plain(value) if value is None or value < 1000 else f"{value:,.0f}"
+
+
+def _loads(loads: list[float]) -> str:
+    return " / ".join(f"{load:.1f}" for load in loads)
+
+
 _SECTIONS = {
     "offline": offline_section,
     "online": _online,
     "kernels": _kernels,
     "recall": _recall,
     "codec": _codec,
+    "transport": _transport,
     "catalog_build": _catalog,
 }
 
