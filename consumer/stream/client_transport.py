@@ -8,6 +8,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from consumer.stream.errors import reason_of
 from consumer.stream.headers import headers_of
 from consumer.stream.settings import KafkaSettings, Option
 from consumer.wire.headers import Headers
@@ -63,7 +64,7 @@ class ClientTransport:
         try:
             self._producer = Producer({**kafka.producer(), "log_level": _CRITICAL_ONLY, "error_cb": self._note})
         except KafkaException as error:
-            raise TransportError(f"kafka: {_reason(error)}") from error
+            raise TransportError(f"kafka: {reason_of(error)}") from error
         self._thread = threading.Thread(target=self._run, name="recall-client", daemon=True)
 
     def start(self) -> None:
@@ -87,7 +88,7 @@ class ClientTransport:
                 self._kafka.request_topic, value=value, key=key, headers=list(headers), on_delivery=report
             )
         except (BufferError, KafkaException) as error:
-            raise TransportError(f"the request was not sent: {_reason(error)}") from error
+            raise TransportError(f"the request was not sent: {reason_of(error)}") from error
 
     def close(self) -> None:
         """Stop reading, and give requests that are still queued a moment to leave."""
@@ -108,7 +109,7 @@ class ClientTransport:
         except TransportError as error:
             self._fail(error)
         except Exception as error:  # whatever ends this thread, nobody may be left waiting for it
-            self._fail(TransportError(f"kafka: {_reason(error)}"))
+            self._fail(TransportError(f"kafka: {reason_of(error)}"))
 
     def _serve(self, consumer: Consumer) -> None:
         while not self._stop.is_set():
@@ -138,7 +139,7 @@ class ClientTransport:
         except KafkaException as error:
             consumer.poll(0)  # runs error_cb, which knows more than the time-out
             raise TransportError(
-                f"cannot reach Kafka at {self._kafka.bootstrap_servers}: {self._trouble or _reason(error)}"
+                f"cannot reach Kafka at {self._kafka.bootstrap_servers}: {self._trouble or reason_of(error)}"
             ) from error
         if found.error is not None:
             raise TransportError(f"reply topic {topic}: {found.error.str()}")
@@ -171,10 +172,3 @@ class ClientTransport:
             self._noted.add(error.code())
             log.warning("Kafka: %s", error.str())
         self._trouble = error.str()
-
-
-def _reason(error: BaseException) -> str:
-    """The text of a client error without its class and numbers."""
-    if error.args and isinstance(error.args[0], KafkaError):
-        return error.args[0].str()
-    return str(error)

@@ -8,7 +8,15 @@ from typing import Protocol
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from consumer.stream.ends import PartitionEnds
-from consumer.stream.errors import COMMIT_MAY_FAIL, HEALS_BY_ITSELF, TOPIC_MISSING, StreamError, is_fatal, name_of
+from consumer.stream.errors import (
+    COMMIT_MAY_FAIL,
+    HEALS_BY_ITSELF,
+    TOPIC_MISSING,
+    StreamError,
+    is_fatal,
+    name_of,
+    reason_of,
+)
 from consumer.stream.health import ClientHealth
 from consumer.stream.partition import Partition
 from consumer.stream.records import record_of
@@ -77,7 +85,7 @@ class RequestConsumer:
             )
             self._ends = PartitionEnds(settings)
         except KafkaException as error:
-            raise StreamError(f"kafka: {error.args[0].str()}") from error
+            raise StreamError(f"kafka: {reason_of(error)}") from error
 
     def poll(self, timeout: float, limit: int) -> list[SourceRecord]:
         """Wait up to ``timeout`` seconds for a record, take the others that are there (``limit`` in all)."""
@@ -90,7 +98,7 @@ class RequestConsumer:
             records = [record for message in messages if (record := self._read(message))]
             self._reset_offsets()
         except KafkaException as error:
-            raise StreamError(f"the consumer failed: {error.args[0].str()}") from error
+            raise StreamError(f"the consumer failed: {reason_of(error)}") from error
         if records:
             self._health.alive()
         self._ends.refresh(self._owned, time.monotonic())
@@ -113,7 +121,7 @@ class RequestConsumer:
         except KafkaException as error:
             if error.args[0].code() in (KafkaError._STATE, KafkaError._UNKNOWN_PARTITION):
                 return False
-            raise StreamError(f"offset {offset} of {partition} was not stored: {error.args[0].str()}") from error
+            raise StreamError(f"offset {offset} of {partition} was not stored: {reason_of(error)}") from error
         return True
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
@@ -225,7 +233,7 @@ class RequestConsumer:
                     each = TopicPartition(*partition, start)
                 starts.append(each)
         except KafkaException as error:
-            log.warning("no committed offsets for new partitions: %s", error.args[0].str())
+            log.warning("no committed offsets for new partitions: %s", reason_of(error))
             return partitions, {}
         if skipped:
             log.info(
@@ -249,7 +257,7 @@ class RequestConsumer:
             try:
                 start, skipped = self._choose_start(partition, old)
             except KafkaException as error:
-                log.warning("%s[%d]: no offset to start at yet: %s", *partition, error.args[0].str())
+                log.warning("%s[%d]: no offset to start at yet: %s", *partition, reason_of(error))
                 return
             log.warning("%s[%d]: no usable committed offset (%s): starts at %d", *partition, old, start)
             del self._resets[partition]
@@ -297,5 +305,5 @@ class RequestConsumer:
         try:  # ask once before giving up
             self._consumer.list_topics(self._settings.request_topic, timeout=_PROBE_S)
         except KafkaException as error:
-            raise StreamError(f"{trouble}: {error.args[0].str()}") from error
+            raise StreamError(f"{trouble}: {reason_of(error)}") from error
         self._health.alive()

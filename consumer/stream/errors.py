@@ -20,6 +20,13 @@ def name_of(error: KafkaError) -> str:
     return name
 
 
+def reason_of(error: BaseException) -> str:
+    """The text of a client error without its class and numbers."""
+    if error.args and isinstance(error.args[0], KafkaError):
+        return error.args[0].str()
+    return str(error)
+
+
 HEALS_BY_ITSELF = frozenset(
     {
         KafkaError._PARTITION_EOF,

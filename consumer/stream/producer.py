@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from consumer.stream.errors import StreamError, is_fatal, name_of
+from consumer.stream.errors import StreamError, is_fatal, name_of, reason_of
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.headers import Headers
 
@@ -68,7 +68,7 @@ class ReplyProducer(Generic[T]):
         try:
             self._producer = Producer({**settings.producer(), "error_cb": self._on_error}, logger=log)
         except KafkaException as error:
-            raise StreamError(f"kafka: {error.args[0].str()}") from error
+            raise StreamError(f"kafka: {reason_of(error)}") from error
 
     def send(
         self, sent: T, topic: str, *, key: bytes | None, value: bytes | None, headers: Headers, partition: int | None
@@ -89,7 +89,7 @@ class ReplyProducer(Generic[T]):
                 continue
             except KafkaException as error:
                 if is_fatal(error.args[0]):
-                    raise StreamError(f"the producer is out for good: {error.args[0].str()}") from error
+                    raise StreamError(f"the producer is out for good: {reason_of(error)}") from error
                 self._deliveries.append(Delivery(sent, _failure(error.args[0], local=True)))
             return
 

@@ -9,7 +9,7 @@ from typing import Final, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from consumer.stream.errors import HEALS_BY_ITSELF, StreamError, is_fatal, name_of
+from consumer.stream.errors import HEALS_BY_ITSELF, StreamError, is_fatal, name_of, reason_of
 from consumer.stream.records import record_of
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.dead_letter import SourceRecord
@@ -47,7 +47,7 @@ class TopicReader:
                 logger=log,
             )
         except KafkaException as error:
-            raise StreamError(f"kafka: {error.args[0].str()}") from error
+            raise StreamError(f"kafka: {reason_of(error)}") from error
         try:
             self.spans: Mapping[int, Span] = self._look_up(kafka.bootstrap_servers)
         except BaseException:
@@ -108,7 +108,7 @@ class TopicReader:
             return {each: self._watermarks(each) for each in sorted(found.partitions)}
         except KafkaException as error:
             self._consumer.poll(0)  # runs error_cb, which knows more than the time-out
-            reason = self._trouble or error.args[0].str()
+            reason = self._trouble or reason_of(error)
             raise StreamError(f"cannot reach Kafka at {servers}: {reason}") from error
 
     def _watermarks(self, partition: int) -> Span:
