@@ -48,29 +48,27 @@ class Decoder:
 
     def prefill(self, prompts: PackedPrompts, table: ContextTable, context: ContextKV) -> Tensor:
         """Write the prompts' keys and values to their pages; normed hidden state ``[R, H]`` of each last token."""
-        delta, hidden = F.embedding(prompts.tokens, self._weights.embedding), None
+        hidden = F.embedding(prompts.tokens, self._weights.embedding)
         begin = prompts.begin
         for number, layer in enumerate(self._weights.layers):
             pages = context.layer(number)
-            x, hidden = backend.rms_norm(delta, layer.input_norm, self._config.norm_eps, hidden)
-            q = self._qkv(layer, x, prompts.positions, *pages, prompts.slots)
+            q = self._qkv(layer, hidden, prompts.positions, *pages, prompts.slots)
             if number == len(self._weights.layers) - 1:  # from here only the last token's state is read
                 q, hidden, begin = q[prompts.last], hidden[prompts.last], prompts.last_begin
             attended = backend.paged_prefill_attention(q, *pages, table.page_table, begin, table.length, self._scale)
-            delta, hidden = self._after_attention(layer, attended.flatten(1), hidden)
-        return self._final_norm(delta, hidden)
+            self._after_attention(layer, attended.flatten(1), hidden)
+        return self._norm(hidden, self._weights.norm)
 
     def decode(self, tokens: Tensor, step: int, table: ContextTable, context: ContextKV, beams: BeamKV) -> Tensor:
         """Normed hidden state ``[R, W, H]`` after ``tokens`` (int32 ``[R, W]``), which beam step ``step`` chose."""
         rows, width = tokens.shape
-        delta, hidden = F.embedding(tokens.flatten(), self._weights.embedding), None
+        hidden = F.embedding(tokens.flatten(), self._weights.embedding)
         positions = (table.length + step).repeat_interleave(width, output_size=rows * width)
         slots = beams.slots(width)
         path, live = beams.path(step, width), beams.width
         for number, layer in enumerate(self._weights.layers):
             own_k, own_v = beams.layer(number)
-            x, hidden = backend.rms_norm(delta, layer.input_norm, self._config.norm_eps, hidden)
-            q = self._qkv(layer, x, positions, *beams.as_pages(number, step), slots)
+            q = self._qkv(layer, hidden, positions, *beams.as_pages(number, step), slots)
             attended = backend.beam_decode_attention(
                 q.view(rows, width, self._config.heads, -1),
                 *context.layer(number),
@@ -82,12 +80,14 @@ class Decoder:
                 live,
                 self._scale,
             )
-            delta, hidden = self._after_attention(layer, attended.view(rows * width, -1), hidden)
-        return self._final_norm(delta, hidden).view(rows, width, -1)
+            self._after_attention(layer, attended.view(rows * width, -1), hidden)
+        return self._norm(hidden, self._weights.norm).view(rows, width, -1)
 
-    def _qkv(self, layer: LayerWeights, x: Tensor, positions: Tensor, k: Tensor, v: Tensor, slots: Tensor) -> Tensor:
+    def _qkv(
+        self, layer: LayerWeights, hidden: Tensor, positions: Tensor, k: Tensor, v: Tensor, slots: Tensor
+    ) -> Tensor:
         return backend.qk_norm_rope_write(
-            F.linear(x, layer.qkv, layer.qkv_bias),
+            F.linear(self._norm(hidden, layer.input_norm), layer.qkv, layer.qkv_bias),
             layer.q_norm,
             layer.k_norm,
             self._config.norm_eps,
@@ -99,10 +99,11 @@ class Decoder:
             slots,
         )
 
-    def _after_attention(self, layer: LayerWeights, attended: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Output projection and feed-forward block; the last addition is left to the next norm."""
-        x, hidden = backend.rms_norm(F.linear(attended, layer.o), layer.post_norm, self._config.norm_eps, hidden)
-        return F.linear(backend.silu_mul(F.linear(x, layer.gate_up)), layer.down), hidden
+    def _after_attention(self, layer: LayerWeights, attended: Tensor, hidden: Tensor) -> None:
+        """Add the output projection, then the feed-forward block, to ``hidden``: the products add as they write."""
+        hidden.addmm_(attended, layer.o.t())
+        x = self._norm(hidden, layer.post_norm)
+        hidden.addmm_(backend.silu_mul(F.linear(x, layer.gate_up)), layer.down.t())
 
-    def _final_norm(self, delta: Tensor, hidden: Tensor | None) -> Tensor:
-        return backend.rms_norm(delta, self._weights.norm, self._config.norm_eps, hidden)[0]
+    def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        return backend.rms_norm(hidden, weight, self._config.norm_eps)[0]
