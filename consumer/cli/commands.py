@@ -21,7 +21,7 @@ COMMANDS = {
     "recall": ("consumer.cli.recall:Recall", "recall for every row of a Parquet file, without Kafka"),
     "send": ("consumer.cli.send:Send", "send one request and show the answer"),
     "dead-letters": ("consumer.cli.dead_letters:DeadLetters", "look at records that could not be served, replay them"),
-    "catalog": ("consumer.cli.catalog.command:CatalogCommand", "build, publish, inspect, activate and roll back catalogs"),
+    "catalog": ("consumer.cli.catalog.command:CatalogCommand", "build, publish, watch and roll back catalogs"),
     "estimate": ("consumer.cli.estimate:Estimate", "memory and speed of a model on a GPU before there is one"),
     "bench": ("consumer.cli.bench:Bench", "measure the engine, the service or the kernels on this machine"),
     "demo": ("consumer.cli.demo:Demo", "the whole data flow on this machine, on real data"),

@@ -42,6 +42,7 @@ class CatalogStore:
         self._active: str | None = None
         self._previous: str | None = None
         self._staged: str | None = None
+        self._kept: list[str] = []
 
     @property
     def active(self) -> str | None:
@@ -52,7 +53,7 @@ class CatalogStore:
         return self._previous
 
     def resident(self) -> tuple[str, ...]:
-        """Versions that can be pinned by name: active first, then previous, then staged."""
+        """Versions that can be pinned by name: active first, then previous, then staged, then kept."""
         with self._lock:
             return self._named()
 
@@ -107,7 +108,7 @@ class CatalogStore:
         return previous
 
     def discard(self, version: str) -> None:
-        """Drop a staged or previous version. Raises CatalogError ``active`` for the one that serves."""
+        """Drop a version that is staged, previous or kept. Raises CatalogError ``active`` for the one that serves."""
         with self._lock:
             if version == self._active:
                 raise CatalogError("active", f"version {version} is active")
@@ -115,7 +116,26 @@ class CatalogStore:
                 self._staged = None
             if version == self._previous:
                 self._previous = None
+            if version in self._kept:
+                self._kept.remove(version)
             self._free(version)
+
+    def keep(self, version: str) -> None:
+        """Hold a resident version until ``release``, whatever else is activated. CatalogError ``not_resident``."""
+        with self._lock:
+            if version not in self._named():
+                raise CatalogError("not_resident", f"version {version} is not resident")
+            if version not in self._kept:
+                self._kept.append(version)
+            if version == self._staged:
+                self._staged = None
+
+    def release(self, version: str) -> None:
+        """Undo ``keep``; the version goes unless it serves, is the previous one, or a batch holds it."""
+        with self._lock:
+            if version in self._kept:
+                self._kept.remove(version)
+                self._free(version)
 
     @contextmanager
     def pin(self, version: str | None = None) -> Iterator[ResidentCatalog]:
@@ -150,7 +170,8 @@ class CatalogStore:
         self._free(dropped)
 
     def _named(self) -> tuple[str, ...]:
-        return tuple(name for name in (self._active, self._previous, self._staged) if name is not None)
+        names = (self._active, self._previous, self._staged, *self._kept)
+        return tuple(dict.fromkeys(name for name in names if name is not None))
 
     def _free(self, version: str | None) -> None:
         if version in self._slots and version not in self._named() and self._slots[version].pins == 0:

@@ -173,3 +173,34 @@ def test_batches_never_see_a_freed_or_foreign_version_while_versions_swap() -> N
         assert catalogs.resident_bytes() == 2 * 4 * sum(
             map(len, (*held.code, *held.child_begin, *held.item_begin, held.live_counts(), held.live_counts()))
         )
+
+
+def test_a_kept_version_stays_through_swaps_until_it_is_released() -> None:
+    catalogs = store()
+    for version in ("v1", "v2"):
+        load(catalogs, version)
+    catalogs.keep("v1")
+    load(catalogs, "v3")
+    load(catalogs, "v4")
+    assert catalogs.resident() == ("v4", "v3", "v1")
+    with catalogs.pin("v1") as resident:
+        assert resident.version == "v1"
+        catalogs.release("v1")
+        assert catalogs.resident() == ("v4", "v3")
+    with pytest.raises(RequestError), catalogs.pin("v1"):
+        pass
+
+
+def test_keeping_a_staged_version_leaves_room_to_stage_another() -> None:
+    catalogs = store()
+    load(catalogs, "v1")
+    for version in ("v2", "v3"):
+        catalogs.stage(catalog_of([Item(1, (0,))], (4,), version=version))
+        catalogs.keep(version)
+    catalogs.stage(catalog_of([Item(1, (0,))], (4,), version="v4"))
+    assert catalogs.resident() == ("v1", "v4", "v2", "v3")
+    catalogs.discard("v2")
+    assert catalogs.resident() == ("v1", "v4", "v3")
+    with pytest.raises(CatalogError) as caught:
+        catalogs.keep("v2")
+    assert caught.value.reason == "not_resident"
