@@ -11,8 +11,9 @@ from consumer.serving.topics import reply_topics, rules_of
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.dead_letter import SourceRecord
 from consumer.wire.errors import Addressee, WireError
+from consumer.wire.fields import WireRequest
 from consumer.wire.headers import UNREADABLE, RequestHeaders, reply_topic_allowed
-from consumer.wire.request import WireRequest, decode, to_recall_request
+from consumer.wire.request import decode, to_recall_request
 from consumer.wire.settings import RecallDefaults, WireLimits
 from engine.errors import RequestError
 

@@ -10,11 +10,14 @@ from consumer.wire.errors import Codec
 from engine.errors import RequestError
 from engine.request import ItemIds
 
+_INT64 = np.dtype("<i8")
+_INT32 = np.dtype("<i4")
+
 
 def read_item_ids(name: str, content: Any, most: int, max_string: int) -> ItemIds:
     """An array of 64-bit ints or of strings, or binary int64, as int64 ``[n]`` or a list of strings."""
     if isinstance(content, bytes):
-        return _from_binary(name, content, np.dtype("<i8"), most)
+        return _from_binary(name, content, _INT64, most)
     kinds = _kinds(name, content)
     if kinds == {str}:
         if max(map(len, content)) > max_string:
@@ -29,7 +32,7 @@ def read_item_ids(name: str, content: Any, most: int, max_string: int) -> ItemId
 def read_tokens(name: str, content: Any, most: int) -> NDArray[np.int32]:
     """An array of 32-bit ints, or binary int32, as int32 ``[n]``."""
     if isinstance(content, bytes):
-        return _from_binary(name, content, np.dtype("<i4"), most)
+        return _from_binary(name, content, _INT32, most)
     if not _kinds(name, content) <= {int}:
         raise RequestError("bad_request", f"{name}: token ids must be ints")
     return _from_ints(name, content, np.dtype(np.int32))

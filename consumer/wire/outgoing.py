@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from consumer.wire.codec import write_map
 from consumer.wire.errors import Codec
-from consumer.wire.request import VERSION
+from consumer.wire.fields import VERSION
 from engine.request import Score
 
 Ids = Sequence[int] | Sequence[str] | NDArray[np.integer[Any]]

@@ -3,98 +3,59 @@
 import re
 from contextlib import suppress
 from functools import lru_cache
-from math import isinf
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-import numpy as np
-from msgspec import Meta
-from numpy.typing import NDArray
+from msgspec.structs import force_setattr
 
 from consumer.wire.arrays import binary_of, read_item_ids, read_tokens
 from consumer.wire.codec import Shape, codec_of, read_map
 from consumer.wire.errors import Codec, WireError
+from consumer.wire.fields import (
+    MAX_FIELDS,
+    MAX_LABELS,
+    MAX_REQUEST_ID,
+    MAX_USER_ID,
+    MAX_WIDTHS,
+    VERSION,
+    Beam,
+    Filter,
+    JsonRequest,
+    RequestFields,
+    WireRequest,
+)
+from consumer.wire.quick import QuickReader
 from consumer.wire.settings import RecallDefaults, WireLimits
 from engine.errors import RequestError
-from engine.request import NO_ITEMS, BeamPolicy, ItemIds, RecallRequest, Score, TagFilter
+from engine.request import BeamPolicy, RecallRequest, TagFilter
 
-VERSION = 1
-MAX_REQUEST_ID = 128
-MAX_USER_ID = 256
 MAX_MESSAGE = 256
-MAX_LABELS = 16
-MAX_WIDTHS = 16
-MAX_FIELDS = 256
-"""Entries of the request's own map, known or not."""
-
-Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-Name = Annotated[str, Meta(min_length=1)]
 
 
-class Beam(msgspec.Struct, frozen=True, kw_only=True):
-    """``width`` for every level, or one of ``widths`` per level; ``margin`` drops beams, never under ``min_width``."""
+class RequestDecoder:
+    """Reads and checks records within ``limits``."""
 
-    width: Count | None = None
-    widths: Annotated[tuple[Count, ...], Meta(min_length=1)] | None = None
-    margin: Annotated[float, Meta(ge=0)] | None = None
-    min_width: Count | None = None
+    def __init__(self, limits: WireLimits) -> None:
+        self._limits = limits
+        self._quick = QuickReader(limits)
 
-    def __post_init__(self) -> None:
-        if (self.width is None) == (self.widths is None):
-            raise ValueError("give either width or widths")
-        if self.margin is not None and isinf(self.margin):
-            raise ValueError("margin must be finite")
-        if self.margin is None and self.min_width is not None:
-            raise ValueError("min_width needs margin")
-
-
-class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """Tag names; an empty ``any`` could match nothing and is refused."""
-
-    any: Annotated[tuple[Name, ...], Meta(min_length=1)] | None = None
-    all: tuple[Name, ...] = ()
-    none: tuple[Name, ...] = ()
-
-
-class RequestFields(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields that msgspec checks. Item ids and tokens become arrays and are checked apart."""
-
-    request_id: Annotated[str, Meta(min_length=1, max_length=MAX_REQUEST_ID)]
-    user_id: Annotated[str, Meta(max_length=MAX_USER_ID)] | None = None
-    template: Name | None = None
-    context: dict[str, Int64 | str] = {}
-    top_k: Count | None = None
-    beam: Beam | None = None
-    score: Score | None = None
-    max_items_per_sid: Count | None = None
-    exclude_history: bool = False
-    filter: Filter | None = None
-    deadline_ms: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
-    catalog: Name | None = None
-    return_sids: bool = False
-    return_fields: tuple[Name, ...] = ()
-    labels: dict[str, str] = {}
-    type: str = "recall"
-    priority: Annotated[int, Meta(ge=0, le=9)] = 5
-    explain: bool = False
-
-
-class WireRequest(RequestFields, frozen=True, kw_only=True, eq=False):
-    """One valid request as it was sent; a field that is ``None`` takes its default from the settings.
-
-    ``history``: int64 ``[n]`` or strings, oldest first; ``tokens``: int32 ``[n]``; exactly one of the two is given.
-    ``exclude``: int64 ``[n]`` or strings. ``user_id``: the record's key where the request names none.
-    """
-
-    codec: Codec
-    history: ItemIds | None = None
-    tokens: NDArray[np.int32] | None = None
-    exclude: ItemIds = NO_ITEMS
+    def decode(self, value: bytes | None, key: bytes | None) -> WireRequest:
+        """One record. Raises ``WireError`` and nothing else, whatever the bytes."""
+        wire = self._quick.read(value) if value else None
+        if wire is None:
+            return read_carefully(value, key, self._limits)
+        if wire.user_id is None:
+            force_setattr(wire, "user_id", user_of(key))
+        return wire
 
 
 def decode(value: bytes | None, *, key: bytes | None, limits: WireLimits) -> WireRequest:
     """Read and check one record. Raises ``WireError`` and nothing else, whatever the bytes."""
+    return _decoder(limits).decode(value, key)
+
+
+def read_carefully(value: bytes | None, key: bytes | None, limits: WireLimits) -> WireRequest:
+    """Field by field, so that an error names the place. Raises ``WireError`` and nothing else, whatever the bytes."""
     fields: dict[str, Any] = {}
     try:
         _read(value, limits, fields)
@@ -169,6 +130,11 @@ def _bad(message: str) -> RequestError:
 
 
 @lru_cache(maxsize=8)
+def _decoder(limits: WireLimits) -> RequestDecoder:
+    return RequestDecoder(limits)
+
+
+@lru_cache(maxsize=8)
 def _shape(limits: WireLimits) -> Shape:
     tags = {f"filter.{part}": limits.max_tags for part in ("any", "all", "none")}
     return {
@@ -214,7 +180,7 @@ def _validate(fields: dict[str, Any], codec: Codec, key: bytes | None, limits: W
         raise _bad(none if history is None else "history and tokens: only one may be given")
     if checked.exclude_history and history is None:
         raise _bad("exclude_history: needs history")
-    values = msgspec.structs.asdict(checked)
+    values = msgspec.structs.asdict(checked) | {"v": fields.get("v")}
     if checked.user_id is None:
         values["user_id"] = user_of(key)
     if history is not None:
@@ -226,7 +192,7 @@ def _validate(fields: dict[str, Any], codec: Codec, key: bytes | None, limits: W
         if isinstance(given["exclude"], bytes):
             raise _bad("exclude: must be an array, got bytes")
         values["exclude"] = read_item_ids("exclude", given["exclude"], limits.max_exclude, limits.max_string)
-    return WireRequest(**values, codec=codec)
+    return (JsonRequest if codec == "json" else WireRequest)(**values)
 
 
 def _refuse_later_parts(checked: RequestFields, given: dict[str, Any]) -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from consumer.cli.main import main
 from consumer.stream.mock_cluster import CLIENT_SETTINGS, MockCluster
+from consumer.wire.fields import WireRequest
 from consumer.wire.reply import encode_error, encode_reply
-from consumer.wire.request import WireRequest, decode
+from consumer.wire.request import decode
 from consumer.wire.settings import WireLimits
 from engine.request import RecallResult
 from tests.consumer.echo_service import echo_service

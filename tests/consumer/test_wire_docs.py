@@ -9,9 +9,10 @@ import pytest
 
 from consumer.wire import headers
 from consumer.wire.codec import MAX_JSON_NESTING
+from consumer.wire.fields import MAX_FIELDS, MAX_LABELS, Beam, Filter, RequestFields
 from consumer.wire.outgoing import RequestOptions
 from consumer.wire.reply import RecallReply, status_of
-from consumer.wire.request import MAX_FIELDS, MAX_LABELS, Beam, Filter, RequestFields, decode
+from consumer.wire.request import decode
 from consumer.wire.settings import WireLimits
 from engine.errors import ErrorCode
 from tests.consumer.wire_examples import LIMITS

@@ -6,17 +6,21 @@ from typing import Any
 
 import msgpack
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumer.wire.errors import Addressee, WireError
+from consumer.wire.fields import RequestFields, WireRequest
+from consumer.wire.quick import QuickReader
 from consumer.wire.reply import decode_reply, encode_error
-from consumer.wire.request import RequestFields, WireRequest, decode, to_recall_request
+from consumer.wire.request import decode, read_carefully, to_recall_request
 from consumer.wire.settings import RecallDefaults
 from engine.errors import RequestError
 from tests.consumer.wire_examples import CODECS, LIMITS, packed, request
 
 DEFAULTS = RecallDefaults()
+QUICK = QuickReader(LIMITS)
 RECORDS = 10_000
 MOST_BYTES = 1_000_000
 """No mutated record here is longer than a few kilobytes, so this is far above what an honest decoder needs."""
@@ -110,6 +114,33 @@ def test_ten_thousand_mutated_records_give_a_request_or_a_wire_error_in_bounded_
     assert outcomes["ok"] > RECORDS // 50, "the mutations still reach behind the reader"
 
 
+def quick_and_careful_agree(value: bytes) -> bool:
+    """Whether the quick reader takes ``value``; what it then gives must be what the careful one gives."""
+    quick = QUICK.read(value) if value else None
+    if quick is None:
+        return False
+    careful = read_carefully(value, None, LIMITS)
+    assert repr(quick) == repr(careful), value
+    assert (quick.codec, type(quick.history), type(quick.exclude)) == (
+        careful.codec,
+        type(careful.history),
+        type(careful.exclude),
+    )
+    return True
+
+
+def test_the_quick_reader_takes_nothing_that_the_careful_one_would_not_take_alike() -> None:
+    rng = random.Random(20_251_129)
+    taken = sum(quick_and_careful_agree(mutated(rng)) for _ in range(RECORDS))
+    assert taken > RECORDS // 50
+
+
+@pytest.mark.parametrize("value", SEEDS, ids=range(len(SEEDS)))
+def test_the_quick_reader_takes_what_clients_write(value: bytes) -> None:
+    expected = not value.startswith(b"{") and b"later" not in value
+    assert quick_and_careful_agree(value) == expected
+
+
 @given(st.binary(max_size=200) | st.binary(max_size=200).map(lambda tail: b"{" + tail))
 @settings(max_examples=200)
 def test_any_bytes_give_a_request_or_a_wire_error(value: bytes) -> None:
@@ -131,7 +162,9 @@ anything = st.recursive(
 @given(st.dictionaries(NAMES, anything, max_size=8))
 @settings(max_examples=300)
 def test_any_map_of_the_protocols_names_gives_a_request_or_a_wire_error(fields: dict[str, Any]) -> None:
-    outcome(msgpack.packb({**request(), **fields}))
+    value = msgpack.packb({**request(), **fields})
+    outcome(value)
+    quick_and_careful_agree(value)
 
 
 @given(st.dictionaries(NAMES, anything.filter(lambda content: "bytes" not in repr(type(content))), max_size=8))

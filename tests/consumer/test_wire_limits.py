@@ -8,7 +8,8 @@ import pytest
 
 from consumer.wire.codec import MAX_JSON_NESTING
 from consumer.wire.errors import Codec, WireError
-from consumer.wire.request import MAX_FIELDS, MAX_LABELS, MAX_MESSAGE, MAX_WIDTHS, decode
+from consumer.wire.fields import MAX_FIELDS, MAX_LABELS, MAX_WIDTHS
+from consumer.wire.request import MAX_MESSAGE, decode
 from consumer.wire.settings import WireLimits
 from tests.consumer.wire_examples import CODECS, LIMITS, packed, read, refusal, request
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumer.wire.errors import Codec
+from consumer.wire.fields import WireRequest
 from consumer.wire.outgoing import RequestOptions, encode_request
-from consumer.wire.request import WireRequest, decode, to_recall_request
+from consumer.wire.request import decode, to_recall_request
 from consumer.wire.settings import RecallDefaults
 from engine.errors import RequestError
 from engine.request import BeamPolicy, TagFilter

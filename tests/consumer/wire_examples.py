@@ -8,7 +8,8 @@ import msgpack
 import pytest
 
 from consumer.wire.errors import Codec, WireError
-from consumer.wire.request import WireRequest, decode
+from consumer.wire.fields import WireRequest
+from consumer.wire.request import decode
 from consumer.wire.settings import WireLimits
 
 LIMITS = WireLimits()
