@@ -19,7 +19,11 @@ def connect(settings: CatalogSettings) -> redis.Redis:
     Its own retries are off: with redis-py's default a call on a hung server takes 15 s at a time-out of 1 s.
     """
     url = settings.url.get_secret_value()
-    over_tcp = {} if url.startswith("unix://") else {"socket_keepalive": True}
+    options: dict[str, object] = {} if url.startswith("unix://") else {"socket_keepalive": True}
+    files = {"ssl_ca_certs": settings.tls_ca, "ssl_certfile": settings.tls_certificate, "ssl_keyfile": settings.tls_key}
+    options |= {name: str(path) for name, path in files.items() if path is not None}
+    if any(name.startswith("ssl_") for name in options) and not url.startswith("rediss://"):
+        raise CatalogError("redis", "catalog.tls_* is for URLs that begin with rediss://")
     try:
         client: redis.Redis = redis.Redis.from_url(
             url,
@@ -27,7 +31,7 @@ def connect(settings: CatalogSettings) -> redis.Redis:
             socket_connect_timeout=settings.socket_timeout,
             health_check_interval=settings.health_check_seconds,
             retry=Retry(NoBackoff(), 0),
-            **over_tcp,
+            **options,
         )
         pool = client.connection_pool
         pool.connection_class(**pool.connection_kwargs)  # else its options are looked at only when it connects
@@ -58,6 +62,12 @@ def get_hash(client: redis.Redis, key: str) -> dict[bytes, bytes]:
     """HGETALL. Raises CatalogError ``wrong_type`` for a key that holds no hash."""
     with _naming(key):
         return {_bytes(name): _bytes(value) for name, value in client.hgetall(key).items()}
+
+
+def get_field(client: redis.Redis, key: str, name: str) -> bytes | None:
+    """HGET. Raises CatalogError ``wrong_type`` for a key that holds no hash."""
+    with _naming(key):
+        return _bytes(client.hget(key, name))
 
 
 @contextmanager

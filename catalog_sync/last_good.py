@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -17,10 +17,15 @@ STALE_S = 600.0
 log = logging.getLogger(__name__)
 
 
+QUARANTINED = ".quarantined"
+RECORD = ".quarantine.json"
+
+
 class LastGood:
     """Keeps files of one model's versions in ``directory``; a name holds the version, which is the content's hash.
 
-    The newest by modification time is the one that served last.
+    The newest by modification time is the one that served last. A version found bad is set aside: its file stays under
+    another name, with a record of why, and no start takes it.
     """
 
     def __init__(self, directory: Path, model: str) -> None:
@@ -41,6 +46,25 @@ class LastGood:
         for other in self._versions():
             if other != version and other not in keep:
                 self._path(other).unlink(missing_ok=True)
+
+    def set_aside(self, version: str, record: bytes) -> None:
+        """Quarantine a version's file, if there is one, and keep ``record`` beside it. Raises OSError."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        blob.write_file(self._beside(version, RECORD), record)
+        path = self._path(version)
+        if path.exists():
+            path.replace(self._beside(version, QUARANTINED))
+
+    def records(self) -> list[Path]:
+        """Why versions were set aside."""
+        return list(self._directory.glob(f"{self._stem}@*{RECORD}"))
+
+    def forget(self, versions: Iterable[str], *, records: bool) -> None:
+        """Remove the files of versions set aside, and their records if asked. Raises OSError."""
+        for version in versions:
+            self._beside(version, QUARANTINED).unlink(missing_ok=True)
+            if records:
+                self._beside(version, RECORD).unlink(missing_ok=True)
 
     def tidy(self) -> None:
         """Remove what killed processes left half written; others on the same directory may be writing theirs now."""
@@ -67,6 +91,9 @@ class LastGood:
 
     def _path(self, version: str) -> Path:
         return self._directory / f"{self._stem}@{version}.rsc"
+
+    def _beside(self, version: str, ending: str) -> Path:
+        return self._directory / f"{self._stem}@{version}.rsc{ending}"
 
     def _served_at(self, version: str) -> int:
         try:

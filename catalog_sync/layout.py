@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,6 +16,7 @@ CHUNK_BYTES = 4 << 20  # one 192 MiB GET stalls its neighbours by 160 ms, chunks
 HISTORY_LIMIT = 16
 MAX_VERSION = 128
 MAX_GENERATION = 1 << 53  # Redis counts them in Lua, in doubles
+MAX_CANARIES = 256
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 
@@ -38,13 +39,40 @@ class Keys:
     def ack(self, instance: str) -> str:
         return f"{{{self.namespace}}}:ack:{instance}"
 
+    def pin(self, group: str) -> str:
+        return f"{{{self.namespace}}}:pin:{group}"
+
+    @property
+    def quarantine(self) -> str:
+        return f"{{{self.namespace}}}:quarantine"
+
+    @property
+    def released(self) -> str:
+        return f"{{{self.namespace}}}:released"
+
     @property
     def notify(self) -> str:
         return f"{{{self.namespace}}}:notify"
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a version consists of. Hashes are SHA-256 in hex; ``chunks[i]`` is that of chunk ``i``."""
+class Canary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A request that a version must answer well before it serves.
+
+    ``request``: fields of a request as the protocol has them. The answer holds ``at_least`` so many items and all of
+    ``must_contain``.
+    """
+
+    request: dict[str, Any]
+    at_least: int = 1
+    must_contain: tuple[int | str, ...] = ()
+    name: str | None = None
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a version consists of. Hashes are SHA-256 in hex; ``chunks[i]`` is that of chunk ``i``.
+
+    ``signature``: Ed25519, in base64, of the manifest without it (``signing.py``).
+    """
 
     format: int
     version: str
@@ -58,6 +86,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     chunks: tuple[str, ...]
     label: str | None = None
     parent: str | None = None
+    canaries: tuple[Canary, ...] = ()
+    signature: str | None = None
 
     @classmethod
     def of(cls, catalog: Catalog, blob: Bytes, label: str | None = None, chunk_bytes: int = CHUNK_BYTES) -> "Manifest":
@@ -65,9 +95,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             format=FORMAT,
             version=catalog.version,
             model=catalog.model,
-            sizes=catalog.trie.sizes,
-            items=catalog.trie.items,
-            leaves=catalog.trie.leaves,
+            sizes=catalog.sizes,
+            items=catalog.items,
+            leaves=catalog.leaves,
             size=len(blob),
             chunk_bytes=chunk_bytes,
             sha256=sha256(blob),
@@ -84,6 +114,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         whole = manifest.size > 0 and 0 < manifest.chunk_bytes <= CHUNK_BYTES
         if not whole or len(manifest.chunks) != -(-manifest.size // manifest.chunk_bytes):
             raise CatalogError("manifest", "the number of chunks does not match the size")
+        if len(manifest.canaries) > MAX_CANARIES:
+            raise CatalogError("manifest", f"{len(manifest.canaries)} canaries, at most {MAX_CANARIES} are run")
         check_sizes(manifest.sizes)
         return manifest
 
@@ -113,8 +145,42 @@ class Pointer(msgspec.Struct, frozen=True):
         return pointer
 
 
-class Ack(msgspec.Struct, frozen=True):
-    """What one instance says of itself. ``error`` is given when the pointer's version was refused."""
+class PinnedVersion(msgspec.Struct, frozen=True):
+    """A version by name and by the SHA-256 of its manifest's bytes."""
+
+    version: str
+    manifest: str
+
+
+class Pin(msgspec.Struct, frozen=True):
+    """What a consumer group holds on to: ``serve`` in the pointer's place, ``keep`` for requests that name it."""
+
+    generation: int
+    serve: PinnedVersion | None = None
+    keep: tuple[PinnedVersion, ...] = ()
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        return tuple(each.version for each in (self.serve, *self.keep) if each is not None)
+
+
+class Condemnation(msgspec.Struct, frozen=True):
+    """Why a version must not be served: found under ``generation`` of the pointer, or decided ``by`` somebody."""
+
+    version: str
+    reason: str
+    message: str
+    generation: int
+    time_ms: int
+    by: str = ""
+
+
+class Ack(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one instance says of itself. ``error`` is given when the version that it should serve was refused.
+
+    ``target``: the version that it should serve; ``pinned``: its group's pin says so, not the pointer. ``condemned``:
+    versions that it found bad, with reasons. ``kept``: what became of the versions that its group keeps.
+    """
 
     instance: str
     model: str
@@ -123,6 +189,14 @@ class Ack(msgspec.Struct, frozen=True):
     state: str
     error: str | None
     time_ms: int
+    group: str | None = None
+    target: str | None = None
+    pinned: bool = False
+    resident: tuple[str, ...] = ()
+    condemned: dict[str, str] = {}
+    kept: dict[str, str] = {}
+    staleness_s: float = 0.0
+    resident_bytes: int = 0
 
 
 def read_record(raw: bytes, kind: type[Record], reason: str) -> Record:

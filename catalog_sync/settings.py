@@ -6,6 +6,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from catalog_sync.activation_guard import GuardPolicy
+
 
 def default_instance() -> str:
     """A name for this process that operators recognise."""
@@ -36,3 +38,26 @@ class CatalogSettings(BaseModel):
     disk: Path | None = Field(
         None, description="directory for a last-good copy, used when Redis has no catalog at start"
     )
+    group: str | None = Field(
+        None, pattern=r"^[^\s{}:]{1,128}$", description="whose pin to obey; serve takes kafka.group_id if there is none"
+    )
+    canary_seconds: float = Field(30.0, gt=0, le=3600, description="longest wait for the answers to canary requests")
+    guard_requests: int = Field(
+        200, ge=0, description="answers of a new version, and of those before, to judge it by; 0 never rolls back"
+    )
+    guard_seconds: float = Field(300.0, ge=0, description="how long a new version is watched, at least")
+    guard_ratio: float = Field(
+        3.0, ge=1, description="a version whose share of errors or empty answers grew by this factor is rolled back ..."
+    )
+    guard_bound: float = Field(0.05, gt=0, le=1, description="... if that share is at least so high, too")
+    trusted_keys: tuple[Path, ...] = Field(
+        (), description="PEM files of Ed25519 public keys; with any, only manifests signed by one of them are served"
+    )
+    tls_ca: Path | None = Field(None, description="PEM file of the CAs that Redis's certificate is checked against")
+    tls_certificate: Path | None = Field(None, description="PEM file of this client's certificate, where Redis asks")
+    tls_key: Path | None = Field(None, description="PEM file of that certificate's key")
+
+    @property
+    def guard(self) -> GuardPolicy:
+        """What the answers of a new version are measured by."""
+        return GuardPolicy(self.guard_requests, self.guard_seconds, self.guard_ratio, self.guard_bound)

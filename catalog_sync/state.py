@@ -8,8 +8,19 @@ from typing import Literal
 from catalog_sync.layout import Pointer
 from engine.errors import CatalogError
 
-State = Literal["starting", "current", "fetching", "refused", "no_pointer", "unreachable"]
-TRANSIENT = frozenset({"missing", "memory", "unreachable"})
+State = Literal[
+    "starting",
+    "fetching",
+    "staged",
+    "canary",
+    "current",
+    "refused",
+    "quarantined",
+    "rolled_back",
+    "no_pointer",
+    "unreachable",
+]
+TRANSIENT = frozenset({"missing", "memory", "unreachable", "busy"})
 """Refusals that may heal without the pointer changing."""
 RETRY_CAP_SECONDS = 60.0
 
@@ -18,8 +29,10 @@ RETRY_CAP_SECONDS = 60.0
 class WatcherSnapshot:
     """The watcher as metrics and the status page show it.
 
-    ``staleness_seconds``: since the active version was last known to be the pointer's. ``target``: the version that the
-    pointer names, as last read. ``reason`` and ``error`` are those of ``state``; none when all is well.
+    ``staleness_seconds``: since the active version was last known to be the one that should serve. ``target``: that
+    one, as last read; ``pinned``: from the group's pin, else from the pointer. ``reason`` and ``error`` are those of
+    ``state``; none when all is well. ``condemned``: reason by version found bad here; ``kept``: the state of every
+    version that the group keeps, ``resident`` or why not.
     """
 
     state: State
@@ -36,6 +49,11 @@ class WatcherSnapshot:
     reconnects: int
     staleness_seconds: float
     resident_bytes: int
+    pinned: bool = False
+    rolled_back: int = 0
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    condemned: Mapping[str, str] = field(default_factory=dict)
+    kept: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -70,6 +88,7 @@ class _Target:
     backoff: Backoff
     outcome: Literal["open", "active", "refused"] = "open"
     refusal: CatalogError | None = None
+    refused_as: State = "refused"
     retry_at: float | None = None
 
 
@@ -91,6 +110,7 @@ class WatchState:
     error: str | None = None
     generation: int = 0
     activated: int = 0
+    rolled_back: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     polls: int = 0
     notices: int = 0
@@ -124,6 +144,10 @@ class WatchState:
         self.notices += 1
         self._due = now
 
+    def hurry(self, now: float) -> None:
+        """Something changed here that the fleet should hear of: read the pointer and acknowledge now."""
+        self._due = now
+
     def subscribed(self, now: float) -> None:
         """A subscription began; what was announced before it is lost: read the pointer now."""
         self._due = now
@@ -145,10 +169,14 @@ class WatchState:
             return None
         if target.outcome == "refused" and (target.retry_at is None or now < target.retry_at):
             self._due = min(self._due, target.retry_at or self._due)
-            self._report("refused", target.refusal)
+            self._report(target.refused_as, target.refusal)
             return None
         self._report("fetching")
         return pointer
+
+    def reach(self, state: Literal["staged", "canary"]) -> None:
+        """The target has come so far on its way."""
+        self._report(state)
 
     def activate(self, now: float) -> None:
         """The target is active now."""
@@ -162,19 +190,30 @@ class WatchState:
     def refuse(self, error: CatalogError, now: float) -> None:
         """The target cannot be served; it is tried again only if the reason may pass, or when the pointer changes."""
         self.refused[error.reason] += 1
-        self._report("refused", error)
+        self._settle("quarantined" if error.reason == "quarantined" else "refused", error)
         target = self._target
         if target is None:
             return
-        target.outcome, target.refusal = "refused", error
         if error.reason in TRANSIENT:
             target.retry_at = now + target.backoff.pause()
             self._due = min(self._due, target.retry_at)
+
+    def roll_back(self, version: str, error: CatalogError) -> None:
+        """``version`` was active, was found bad, and the one before serves again; it is not taken up anew."""
+        self.rolled_back += 1
+        if self._target is not None and self._target.pointer.version == version:
+            self._settle("rolled_back", error)
 
     def fail(self, error: CatalogError, now: float) -> None:
         """Redis did not answer, or not with a pointer; the next try waits longer each time, a poll period at most."""
         self._due = now + self._backoff.pause()
         self._report("unreachable", error)
+
+    def _settle(self, state: State, error: CatalogError) -> None:
+        self._report(state, error)
+        if self._target is not None:
+            self._target.outcome, self._target.refusal, self._target.refused_as = "refused", error, state
+            self._target.retry_at = None
 
     def _report(self, state: State, error: CatalogError | None = None) -> None:
         self.state = state

@@ -4,21 +4,29 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import msgspec
 import redis
 from redis.client import PubSub
 
-from catalog_sync.connection import connect, get_hash, subscribe
-from catalog_sync.fetch import decode_as, fetch_blob, fetch_manifest
+from catalog_sync.acks import ack_of
+from catalog_sync.activation_guard import ActivationGuard, Breach
+from catalog_sync.connection import connect, get_field, get_hash, subscribe
+from catalog_sync.kept import KeptVersions
 from catalog_sync.last_good import LastGood
-from catalog_sync.layout import Ack, Keys, Pointer
+from catalog_sync.layout import Condemnation, Keys, Pin, Pointer, read_record
+from catalog_sync.loading import AskCanaries, Step, VersionLoader
+from catalog_sync.pins import read_pin
+from catalog_sync.quarantine import LocalQuarantine
 from catalog_sync.settings import CatalogSettings
+from catalog_sync.signing import TrustedKeys
 from catalog_sync.state import WatcherSnapshot, WatchState
-from engine.catalog.store import CatalogStore, free_memory_of_host
-from engine.errors import CatalogError
+from catalog_sync.tallies import tallies
+from engine.catalog.store import CatalogStore
+from engine.errors import CatalogError, RequestError
+from engine.request import RecallRequest, RecallResult
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +41,8 @@ class Watcher:
     through ``start`` and ``stop``.
     """
 
-    def __init__(self, settings: CatalogSettings, store: CatalogStore) -> None:
+    def __init__(self, settings: CatalogSettings, store: CatalogStore, ask_canaries: AskCanaries | None = None) -> None:
+        """Raises CatalogError ``redis`` or ``key`` for settings that make no sense."""
         self._settings = settings
         self._store = store
         self._keys = Keys(settings.namespace)
@@ -41,12 +50,20 @@ class Watcher:
         self._subscription: PubSub | None = None
         self._subscribe_at = 0.0
         self._last_good = LastGood(settings.disk, store.model_id) if settings.disk else None
-        self._lock = threading.Lock()  # guards the state: the thread changes it, others take snapshots
+        # Guards the state, the quarantine and what is active: the thread changes them, so does a breach on the device
+        # thread, others take snapshots.
+        self._lock = threading.Lock()
+        self._quarantine = LocalQuarantine(self._last_good)
+        self._guard = ActivationGuard(settings.guard)
+        self._pinned = False
         self._state = WatchState(
             settings.poll_seconds, settings.poll_jitter, settings.retry_seconds, time.monotonic(), random.random
         )
         self._subscribe_backoff = self._state.backoff(settings.poll_seconds)
         self._stop = threading.Event()
+        trusted = TrustedKeys(settings.trusted_keys)
+        self._loader = VersionLoader(store, self._redis, self._keys, trusted, ask_canaries, self._stop)
+        self._kept = KeptVersions(store, self._load_kept)
         self._thread = threading.Thread(target=self._run, name="catalog-watcher", daemon=True)
 
     def start(self) -> None:
@@ -84,22 +101,41 @@ class Watcher:
                 reconnects=state.reconnects,
                 staleness_seconds=state.staleness(time.monotonic()),
                 resident_bytes=self._store.resident_bytes(),
+                pinned=self._pinned,
+                rolled_back=state.rolled_back,
+                sizes=self._store.sizes(),
+                condemned=self._quarantine.reasons(),
+                kept=self._kept.states(),
             )
+
+    def observe(self, requests: Sequence[RecallRequest], answers: Sequence[RecallResult | RequestError]) -> None:
+        """Answers of the engine, from the device thread; if they condemn a new version, it is rolled back at once."""
+        if not self._settings.guard_requests:
+            return
+        try:
+            for version, tally in tallies(requests, answers, self._store.active).items():
+                with self._lock:
+                    breach = self._guard.observe(version, tally, time.monotonic())
+                    if breach is not None and version == self._store.active:
+                        self._roll_back(breach)
+        except Exception:  # it must not end the thread that answers requests
+            log.exception("the answers of a batch could not be judged")
 
     def _run(self) -> None:
         try:
             if self._last_good is not None:
-                self._guard(self._last_good.tidy)
-            self._guard(self._turn)
+                self._shield(self._last_good.tidy)
+            self._shield(self._quarantine.load)
+            self._shield(self._turn)
             if self._store.active is None:
-                self._guard(self._start_from_disk)
+                self._shield(self._start_from_disk)
             while not self._stop.is_set():
-                self._guard(self._turn)
+                self._shield(self._turn)
         finally:
             self._unsubscribe()
             self._redis.close()
 
-    def _guard(self, step: Callable[[], None]) -> None:
+    def _shield(self, step: Callable[[], None]) -> None:
         """Nothing that goes wrong may end the thread or touch what serves."""
         try:
             step()
@@ -110,6 +146,7 @@ class Watcher:
     def _turn(self) -> None:
         """Wait for a message or the next poll, then act on the pointer if it is time."""
         self._listen()
+        self._write_quarantine()
         if self._wait() <= 0:
             self._follow()
 
@@ -142,45 +179,95 @@ class Watcher:
                 self._state.notice(time.monotonic())
 
     def _follow(self) -> None:
-        """Read the pointer and make its version active."""
+        """Read what should serve and make it active, then see to what the group keeps."""
         pointer = Pointer.read(get_hash(self._redis, self._keys.current(self._store.model_id)))
+        pin = read_pin(self._redis, self._keys, self._settings.group)
         with self._lock:
-            target = self._state.pointer_read(pointer, time.monotonic())
+            self._pinned = pin is not None and pin.serve is not None
+            target = self._state.pointer_read(_named_by(pin) or pointer, time.monotonic())
         if target is not None:
+            self._tell()
             self._take(target)
+        self._kept.follow(pin)
         self._acknowledge()
 
     def _take(self, target: Pointer) -> None:
         try:
-            data = self._activate(target)
-        except Exception as error:  # any fault is a refusal with a reason
-            refusal = _as_refusal(error)
-            log.warning("catalog %s is refused (%s): %s", target.version, refusal.reason, refusal.message)
+            self._check_quarantine(target)
+            data = self._loader.load(target, self._reached)
             with self._lock:
-                self._state.refuse(refusal, time.monotonic())
+                self._store.activate(target.version)
+                self._state.activate(time.monotonic())
+                if data is not None and self._store.previous is not None:
+                    self._guard.activated(target.version, time.monotonic())
+                else:  # it served before, or there is none to go back to
+                    self._guard.dismiss()
+        except Exception as error:  # any fault is a refusal with a reason
+            self._refuse(target, _as_refusal(error))
             return
-        with self._lock:
-            self._state.activate(time.monotonic())
         log.info("catalog %s is active (generation %d)", target.version, target.generation)
+        self._save(target.version, data)
+
+    def _refuse(self, target: Pointer, refusal: CatalogError) -> None:
+        log.warning("catalog %s is refused (%s): %s", target.version, refusal.reason, refusal.message)
+        with self._lock:
+            self._state.refuse(refusal, time.monotonic())
+            if refusal.reason == "canary":
+                self._condemn(target.version, refusal, target.generation)
+
+    def _check_quarantine(self, target: Pointer) -> None:
+        """Raises CatalogError ``quarantined``."""
+        if fleet_wide := get_field(self._redis, self._keys.quarantine, target.version):
+            found = read_record(fleet_wide, Condemnation, "quarantined")
+            raise CatalogError("quarantined", f"for the whole fleet, by {found.by}: {found.reason}: {found.message}")
+        if (own := self._quarantine.get(target.version)) is None:
+            return
+        released = get_field(self._redis, self._keys.released, target.version)
+        if released is None or int(released) < own.generation:
+            raise CatalogError("quarantined", f"by this instance: {own.reason}: {own.message}")
+        with self._lock:
+            self._quarantine.release(target.version)
+
+    def _load_kept(self, target: Pointer) -> None:
+        try:
+            self._check_quarantine(target)
+            self._loader.load(target, lambda _: None)
+        except Exception as error:
+            refusal = _as_refusal(error)
+            log.warning("catalog %s is not kept (%s): %s", target.version, refusal.reason, refusal.message)
+            raise refusal from error
+
+    def _reached(self, step: Step) -> None:
+        with self._lock:
+            self._state.reach(step)
+        self._tell()
+
+    def _roll_back(self, breach: Breach) -> None:
+        """Serve the version before again; needs nothing but this process's memory. Called under the lock."""
+        error = CatalogError(breach.reason, breach.message)
+        back = self._store.rollback()
+        self._store.discard(breach.version)
+        self._state.roll_back(breach.version, error)
+        self._condemn(breach.version, error, self._state.generation)
+        self._state.hurry(time.monotonic())
+        log.error("catalog %s is rolled back to %s (%s): %s", breach.version, back, error.reason, error.message)
+
+    def _condemn(self, version: str, error: CatalogError, generation: int) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        self._quarantine.condemn(Condemnation(version, error.reason, error.message, generation, now_ms))
+
+    def _write_quarantine(self) -> None:
+        with self._lock:
+            written, active = self._quarantine.write(), self._store.active
+        if written and active is not None:
+            self._save(active, None)  # it is what a start without Redis should take
+
+    def _save(self, version: str, data: memoryview | None) -> None:
         if self._last_good is not None:
             try:
-                self._last_good.save(target.version, data, keep=self._store.resident())
+                self._last_good.save(version, data, keep=self._store.resident())
             except OSError as error:
                 log.warning("the last-good copy could not be written: %s", error)
-
-    def _activate(self, target: Pointer) -> memoryview | None:
-        """Make the target's version resident and active; returns its bytes if they were fetched."""
-        if target.version in self._store.resident():
-            self._store.activate(target.version)
-            return None
-        manifest = fetch_manifest(self._redis, self._keys, target)
-        self._store.check_model(manifest.model, manifest.sizes)
-        if manifest.size > free_memory_of_host():
-            raise CatalogError("memory", f"{manifest.size} bytes to fetch, less is free on the host")
-        data = fetch_blob(self._redis, self._keys, manifest, self._stop)
-        self._store.stage(decode_as(manifest, data))
-        self._store.activate(target.version)
-        return data
 
     def _start_from_disk(self) -> None:
         """Serve the newest of the kept copies that is whole and fits."""
@@ -195,21 +282,19 @@ class Watcher:
                 return
 
     def _acknowledge(self) -> None:
-        snapshot = self.snapshot()
-        ack = Ack(
-            instance=self._settings.instance,
-            model=self._store.model_id,
-            version=snapshot.active,
-            generation=snapshot.generation,
-            state=snapshot.state,
-            error=f"{snapshot.reason}: {snapshot.error}" if snapshot.reason else None,
-            time_ms=time.time_ns() // 1_000_000,
-        )
+        ack = ack_of(self._settings, self._store.model_id, self.snapshot(), time.time_ns() // 1_000_000)
         lifetime = int(max(60.0, 4 * self._settings.poll_seconds))
         try:
             self._redis.set(self._keys.ack(self._settings.instance), msgspec.json.encode(ack), ex=lifetime)
         except redis.ResponseError as error:  # not allowed to write, or Redis is full: reading goes on
             log.warning("the ack could not be written: %s", error)
+
+    def _tell(self) -> None:
+        """An ack on the way to a version; going on matters more."""
+        try:
+            self._acknowledge()
+        except redis.RedisError as error:
+            log.info("an ack could not be written: %s", error)
 
     def _unsubscribe(self) -> None:
         if self._subscription is not None:
@@ -230,3 +315,10 @@ def _as_refusal(error: Exception) -> CatalogError:
         return CatalogError("unreachable", f"Redis: {error}")
     log.error("the catalog watcher met a fault", exc_info=error)
     return CatalogError("internal", repr(error))
+
+
+def _named_by(pin: Pin | None) -> Pointer | None:
+    """What a pin puts in the pointer's place."""
+    if pin is None or pin.serve is None:
+        return None
+    return Pointer(pin.serve.version, pin.generation, pin.serve.manifest)

@@ -1,6 +1,6 @@
 """The resident catalog versions of a process: active, previous, staged."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +60,12 @@ class CatalogStore:
     def resident_bytes(self) -> int:
         """Device bytes of all versions, those included that only a pin still holds."""
         with self._lock:
-            return sum(device_bytes(slot.resident.catalog) for slot in self._slots.values())
+            return sum(slot.resident.nbytes for slot in self._slots.values())
+
+    def sizes(self) -> Mapping[str, int]:
+        """Device bytes of every version that can be pinned by name."""
+        with self._lock:
+            return {name: device_bytes(self._slots[name].resident.catalog) for name in self._named()}
 
     def check_model(self, model: str, sizes: Sequence[int]) -> None:
         """Raises CatalogError ``incompatible`` if a catalog for ``model`` with codebooks of ``sizes`` does not fit."""
@@ -80,7 +85,7 @@ class CatalogStore:
         with self._lock:
             if catalog.version in self._named():
                 return self._slots[catalog.version].resident
-        self.check_model(catalog.model, catalog.trie.sizes)
+        self.check_model(catalog.model, catalog.sizes)
         self._check_memory(catalog)
         try:
             resident = ResidentCatalog(catalog, self.device)
