@@ -12,7 +12,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from consumer.service.settings import TracingSettings
-from consumer.wire.headers import TRACEPARENT
+from consumer.wire.headers import TRACEPARENT, TRACESTATE
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
@@ -60,7 +60,9 @@ class OpenTelemetryTracer:
             return wall_ns + round(seconds * _NS)
 
         caller = item.headers.traceparent
-        parent = _PROPAGATOR.extract({TRACEPARENT: caller.decode()}) if caller else None
+        state = item.headers.tracestate or b""
+        carrier = {TRACEPARENT: caller.decode(), TRACESTATE: state.decode()} if caller else None
+        parent = None if carrier is None else _PROPAGATOR.extract(carrier)
         root = self._tracer.start_span(
             f"process {item.record.topic}",
             parent,

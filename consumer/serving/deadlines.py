@@ -1,13 +1,13 @@
 """When an answer becomes worthless, and which waiting requests have come to that point."""
 
 import heapq
-from dataclasses import dataclass
+
+import msgspec
 
 _SLACK = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(msgspec.Struct, frozen=True):
     """One moment on both clocks: ``wall_ms`` milliseconds of the epoch, ``monotonic`` seconds."""
 
     wall_ms: float

@@ -1,6 +1,6 @@
 """One record on its way through the service, from its delivery to the confirmation of all that it causes."""
 
-from dataclasses import dataclass, field
+import msgspec
 
 from consumer.serving.offsets import Ticket
 from consumer.serving.tracing import RequestTrace
@@ -16,8 +16,7 @@ BAD_RECORD: frozenset[ErrorCode] = frozenset({"bad_request", "unsupported_versio
 Answer = RecallResult | RequestError
 
 
-@dataclass(slots=True, eq=False)
-class InFlight:
+class InFlight(msgspec.Struct, eq=False):
     """Times are seconds on the monotonic clock; ``started`` is when the engine took it, none before.
 
     ``reply_topic`` is none where no reply can be addressed; ``identity`` (``repeats.py``) is the name under which its
@@ -39,15 +38,14 @@ class InFlight:
     trace: RequestTrace | None = None
     awaiting: int = 0
     dead_lettered: bool = False
-    size: int = field(init=False)
+    size: int = 0
     """Bytes that it counts for in admission: a key or headers may be as large as a value."""
 
     def __post_init__(self) -> None:
         self.size = record_size(self.record.key, self.record.value, self.record.headers)
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True, eq=False):
     """What a record comes to: an answer to be sent, and for a bad record the stage that found it bad."""
 
     item: InFlight
@@ -55,8 +53,7 @@ class Outcome:
     stage: str
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(msgspec.Struct, frozen=True, eq=False):
     """A request that was answered before: the encoded reply, and the catalog version in it."""
 
     item: InFlight
@@ -64,8 +61,7 @@ class Repeat:
     catalog: str
 
 
-@dataclass(frozen=True, slots=True)
-class Denied:
+class Denied(msgspec.Struct, frozen=True, eq=False):
     """A record that must not be answered where it asks to be: a dead letter, nothing else."""
 
     item: InFlight

@@ -7,11 +7,12 @@ ownership of a partition has an epoch: what was delivered under an earlier one n
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from consumer.stream.partition import Partition
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
+class Ticket(msgspec.Struct, frozen=True):
     """One delivered record under one ownership of its partition."""
 
     partition: Partition

@@ -13,7 +13,7 @@ from consumer.wire.dead_letter import SourceRecord
 from consumer.wire.errors import Addressee, WireError
 from consumer.wire.fields import WireRequest
 from consumer.wire.headers import UNREADABLE, RequestHeaders, reply_topic_allowed
-from consumer.wire.request import decode, to_recall_request
+from consumer.wire.request import RequestDecoder, to_recall_request
 from consumer.wire.settings import RecallDefaults, WireLimits
 from engine.errors import RequestError
 
@@ -36,7 +36,7 @@ class RequestReader:
         self._engine = engine
         self._reply_topics = reply_topics(kafka)
         self._rules = rules_of(kafka, defaults)
-        self._limits = limits
+        self._decoder = RequestDecoder(limits)
         self._repeats = repeats
         self._levels = len(engine.spec.levels)
 
@@ -44,7 +44,7 @@ class RequestReader:
         """A request to be queued, or an answer that needs no engine."""
         headers = RequestHeaders.parse(record.headers) if record.headers_readable else UNREADABLE
         try:
-            wire = decode(record.value, key=record.key, limits=self._limits)
+            wire = self._decoder.decode(record.value, record.key)
         except WireError as error:
             item = self._item(record, ticket, now, headers, error)
             return self._denied(item) or Outcome(item, error, "decode")

@@ -6,14 +6,18 @@ twice (the same bytes under the same correlation id).
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import lru_cache
+from struct import Struct
 from threading import Lock
 
+import msgspec
 from xxhash import xxh3_128_digest
 
 from consumer.serving.settings import BatchSettings
 from consumer.wire.dead_letter import SourceRecord
 from consumer.wire.headers import RequestHeaders
+
+_LENGTHS = Struct("<III")
 
 Identity = bytes
 """Equal for two records only if the same reply answers both."""
@@ -26,14 +30,18 @@ def identity_of(record: SourceRecord, headers: RequestHeaders) -> Identity:
     """
     correlation_id = headers.correlation_id
     named = b"%d:%d" % (record.partition, record.offset) if correlation_id is None else b"=" + correlation_id
-    address = f"{record.topic} {headers.reply_topic} {headers.reply_partition}".encode()
+    address = _address(record.topic, headers.reply_topic, headers.reply_partition)
     key, value = record.key or b"", record.value or b""
-    lengths = b"%d %d %d " % (len(named), len(address), len(key))
+    lengths = _LENGTHS.pack(len(named), len(address), len(key))
     return xxh3_128_digest(b"".join((lengths, named, address, key, value)))
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+@lru_cache(maxsize=1_024)
+def _address(topic: str, reply_topic: str | None, reply_partition: int | None) -> bytes:
+    return f"{topic} {reply_topic} {reply_partition}".encode()
+
+
+class Answered(msgspec.Struct, frozen=True):
     """A reply that the broker confirmed; ``catalog`` is the version in it, ``at`` seconds of the clock."""
 
     value: bytes
@@ -65,9 +73,10 @@ class RepeatCache:
         return len(self._kept)
 
     def put(self, identity: Identity, value: bytes, catalog: str) -> None:
+        answered = Answered(value, catalog, self._clock())
         with self._lock:
             self._drop(identity)
-            self._kept[identity] = Answered(value, catalog, self._clock())
+            self._kept[identity] = answered
             self.size += len(value)
             while len(self._kept) > self._settings.repeat_entries or self.size > self._settings.repeat_bytes:
                 self._drop(next(iter(self._kept)))

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Literal
 
+from msgspec import structs
+
 from consumer.serving.bad_records import BadRecordLimit
 from consumer.serving.in_flight import BAD_RECORD, Answer, Denied, InFlight, Outcome, Repeat
 from consumer.serving.observer import ReplyTimes, ServingObserver
@@ -182,7 +184,7 @@ class ReplyLoop:
         item, source = sent.item, sent.item.record
         request_headers = item.headers
         if item.trace is not None:
-            request_headers = replace(request_headers, traceparent=item.trace.traceparent)
+            request_headers = structs.replace(request_headers, traceparent=item.trace.traceparent)
         headers = reply_headers(
             request_headers, topic=source.topic, partition=source.partition, offset=source.offset, catalog=sent.catalog
         )

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import msgspec
+
 from consumer.wire.headers import Headers, header_size, record_size
 
 PREFIX = "dlq."
@@ -13,8 +15,7 @@ _TRUNCATED = ("dlq.truncated", b"true")
 _HEADERS_DROPPED = ("dlq.headers.dropped", b"true")
 
 
-@dataclass(frozen=True, slots=True)
-class SourceRecord:
+class SourceRecord(msgspec.Struct, frozen=True):
     """A record as it was read. ``timestamp_ms`` is epoch milliseconds; ``headers`` are empty if not readable."""
 
     topic: str

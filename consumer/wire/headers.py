@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Self
+
+import msgspec
 
 Headers = Sequence[tuple[str, bytes | None]]
 """Headers as Kafka has them: ordered, names may repeat, a value may be null."""
@@ -12,12 +13,14 @@ CORRELATION_ID = "correlation-id"
 REPLY_TOPIC = "reply-topic"
 REPLY_PARTITION = "reply-partition"
 TRACEPARENT = "traceparent"
+TRACESTATE = "tracestate"
 SPRING_CORRELATION_ID = "kafka_correlationId"
 SPRING_REPLY_TOPIC = "kafka_replyTopic"
 SPRING_REPLY_PARTITION = "kafka_replyPartition"
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACESTATE = re.compile(rb"[\t\x20-\x7e]{1,512}")
 _DIGITS = re.compile(rb"[0-9]{1,10}")
 _MAX_PARTITION = 2**31 - 1
 
@@ -26,8 +29,7 @@ RECORD_OVERHEAD = 128
 HEADER_OVERHEAD = 10
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHeaders:
+class RequestHeaders(msgspec.Struct, frozen=True):
     """What the service reads from a request's headers. A repeated header counts as its last value.
 
     ``correlation_name`` is the name under which the correlation id came. ``error`` says what is wrong with a header:
@@ -40,29 +42,46 @@ class RequestHeaders:
     reply_partition: int | None = None
     traceparent: bytes | None = None
     error: str | None = None
+    tracestate: bytes | None = None
+    """None without a ``traceparent``."""
 
     @classmethod
     def parse(cls, headers: Headers | None) -> Self:
         """Read ``headers``; never raises. Our own names win over Spring's."""
-        found: Mapping[str, bytes | None] = dict(headers or ())
+        if not headers:
+            return cls()
+        found: Mapping[str, bytes | None] = dict(headers)
         correlation_name = CORRELATION_ID
-        if found.get(CORRELATION_ID) is None and found.get(SPRING_CORRELATION_ID) is not None:
+        correlation_id = found.get(CORRELATION_ID)
+        if correlation_id is None and (correlation_id := found.get(SPRING_CORRELATION_ID)) is not None:
             correlation_name = SPRING_CORRELATION_ID
+        if len(found) == 1 and correlation_id is not None:
+            return cls(correlation_id, correlation_name)
         topic = found.get(REPLY_TOPIC) or found.get(SPRING_REPLY_TOPIC)
         partition, error = _reply_partition(found)
-        traceparent = found.get(TRACEPARENT)
+        traceparent, tracestate = found.get(TRACEPARENT), None
+        if traceparent is not None:
+            traceparent, tracestate = _trace(traceparent, found.get(TRACESTATE))
         return cls(
-            correlation_id=found.get(correlation_name),
-            correlation_name=correlation_name,
-            reply_topic=None if topic is None else topic.decode("utf-8", "replace"),
-            reply_partition=partition,
-            traceparent=traceparent if traceparent and _TRACEPARENT.fullmatch(traceparent) else None,
-            error=error,
+            correlation_id,
+            correlation_name,
+            None if topic is None else topic.decode("utf-8", "replace"),
+            partition,
+            traceparent,
+            error,
+            tracestate,
         )
 
 
 UNREADABLE = RequestHeaders(error="headers: a name is not UTF-8")
 """The client gives none of a record's headers if one of their names is no text."""
+
+
+def _trace(traceparent: bytes, tracestate: bytes | None) -> tuple[bytes | None, bytes | None]:
+    """What of a caller's trace can be continued; the state means nothing without the parent."""
+    if not _TRACEPARENT.fullmatch(traceparent):
+        return None, None
+    return traceparent, tracestate if tracestate and _TRACESTATE.fullmatch(tracestate) else None
 
 
 def _reply_partition(found: Mapping[str, bytes | None]) -> tuple[int | None, str | None]:
@@ -104,6 +123,8 @@ def reply_headers(
         headers.insert(0, (request.correlation_name, request.correlation_id))
     if request.traceparent is not None:
         headers.append((TRACEPARENT, request.traceparent))
+        if request.tracestate is not None:
+            headers.append((TRACESTATE, request.tracestate))
     if catalog is not None:
         headers.append(("catalog", catalog.encode()))
     return headers

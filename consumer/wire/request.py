@@ -99,7 +99,7 @@ def to_recall_request(wire: WireRequest, defaults: RecallDefaults, levels: int) 
     beam = wire.beam
     if beam is None:
         top_k = wire.top_k or defaults.top_k
-        policy = BeamPolicy((max(defaults.width, top_k),) * levels, defaults.margin, defaults.min_width)
+        policy = _even(max(defaults.width, top_k), levels, defaults.margin, defaults.min_width)
     else:
         widths = beam.widths or (beam.width or 0,) * levels
         if len(widths) != levels:
@@ -123,6 +123,11 @@ def to_recall_request(wire: WireRequest, defaults: RecallDefaults, levels: int) 
         return_sids=wire.return_sids,
         return_fields=wire.return_fields,
     )
+
+
+@lru_cache(maxsize=64)
+def _even(width: int, levels: int, margin: float | None, min_width: int) -> BeamPolicy:
+    return BeamPolicy((width,) * levels, margin, min_width)
 
 
 def _bad(message: str) -> RequestError:

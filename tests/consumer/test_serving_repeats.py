@@ -1,13 +1,13 @@
 """Requests that come again: answered from what was kept, never with another request's or another catalog's reply."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from consumer.serving.repeats import RepeatCache, identity_of
 from consumer.serving.settings import BatchSettings

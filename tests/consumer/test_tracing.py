@@ -70,7 +70,7 @@ def times(span: ReadableSpan) -> tuple[int, int]:
 def test_the_stages_of_a_request_continue_the_callers_trace(made: Harness, exporter: InMemorySpanExporter) -> None:
     begin = time.time_ns()
     made.member(tracer=tracer(exporter))
-    made.send("r", headers=traceparent())
+    made.send("r", headers={**traceparent(), "tracestate": b"vendor=1"})
     made.flush()
     (reply,) = made.replies.wait(1)
     spans = spans_of(exporter, 5)
@@ -81,6 +81,10 @@ def test_the_stages_of_a_request_continue_the_callers_trace(made: Harness, expor
     assert {ids(stage)[0] for stage in spans.values()} == {TRACE}
     assert {ids(stage)[2] for stage in spans.values()} == {span}
     assert reply.headers["traceparent"] == f"00-{TRACE}-{span}-01".encode()
+    assert reply.headers["tracestate"] == b"vendor=1"
+    context = root.get_span_context()
+    assert context is not None
+    assert context.trace_state.to_header() == "vendor=1"
 
     first, last = times(root)
     assert begin < first <= last <= time.time_ns()

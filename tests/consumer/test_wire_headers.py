@@ -110,10 +110,33 @@ def test_a_malformed_traceparent_is_not_continued(content: bytes) -> None:
     assert RequestHeaders.parse([("traceparent", content)]).traceparent is None
 
 
+STATE = b"vendor=t61rcWkgMzE,rojo=00f067aa0ba902b7"
+
+
+def test_the_trace_state_goes_on_with_its_traceparent() -> None:
+    request = RequestHeaders.parse([("tracestate", STATE), ("traceparent", TRACE)])
+    headers = reply_headers(request, topic="t", partition=0, offset=0, catalog=None)
+    assert headers[-2:] == [("traceparent", TRACE), ("tracestate", STATE)]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [("tracestate", STATE)],
+        [("traceparent", TRACE[:-1]), ("tracestate", STATE)],
+        [("traceparent", TRACE), ("tracestate", b"a=1\r\nb=2")],
+        [("traceparent", TRACE), ("tracestate", b"a=" + b"x" * 511)],
+        [("traceparent", TRACE), ("tracestate", b"")],
+    ],
+)
+def test_a_trace_state_without_its_parent_or_malformed_is_dropped(headers: Headers) -> None:
+    assert RequestHeaders.parse(headers).tracestate is None
+
+
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["correlation-id", "reply-topic", "reply-partition", "traceparent"])
+            st.sampled_from(["correlation-id", "reply-topic", "reply-partition", "traceparent", "tracestate"])
             | st.sampled_from(["kafka_correlationId", "kafka_replyTopic", "kafka_replyPartition"]),
             st.none() | st.binary(max_size=60),
         ),
