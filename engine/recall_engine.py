@@ -7,7 +7,7 @@ import torch
 
 from engine.catalog.resident import ResidentCatalog
 from engine.catalog.store import CatalogStore
-from engine.errors import ModelError, RequestError
+from engine.errors import RequestError
 from engine.model.decoder import Decoder
 from engine.model.head import LevelHead
 from engine.model.rotary import rotary_tables
@@ -22,6 +22,7 @@ from engine.runtime.graphs import CudaCapture
 from engine.runtime.lane import Lane
 from engine.runtime.memory import context_pages, room_for
 from engine.runtime.pipeline import Pipeline
+from engine.runtime.placement import Placement
 from engine.runtime.plan import BatchLimits, plan
 from engine.runtime.prepared import PreparedRequest, prepare
 from engine.runtime.prompts import PromptBuilder
@@ -44,12 +45,13 @@ class RecallEngine:
             torch.set_num_threads(settings.threads)
         self.settings = settings
         self.spec = ModelSpec.load(settings.model)
-        self.device, self.dtype = _placement(settings)
+        placement = Placement.of(settings)
+        self.device, self.dtype = placement.device, placement.dtype
         self.catalogs = catalogs or CatalogStore(self.device, self.spec.id, self.spec.level_sizes)
         config, levels = self.spec.decoder, len(self.spec.levels)
         max_tokens = min(self.spec.max_context_tokens, settings.max_batch_tokens)
-        with room_for("the weights", "take a larger device, or engine.dtype bfloat16"):
-            weights = load_weights(settings.model, config, self.device, self.dtype)
+        with room_for("the weights", "take a larger device, or engine.precision bf16 or fp8"):
+            weights = load_weights(settings.model, config, self.device, self.dtype, placement.fp8)
         decoder = Decoder(config, weights, *rotary_tables(config, max_tokens + levels, self.device))
         with room_for("the beams", f"lower engine.max_batch_rows ({settings.max_batch_rows})"):
             self._beams = BeamMemory(config, levels - 1, settings.max_batch_rows, self.device, self.dtype)
@@ -146,15 +148,3 @@ class RecallEngine:
                 yield prepare(place, request, pinned[request.catalog], self._prompts)
             except RequestError as error:
                 known[place] = error
-
-
-def _placement(settings: EngineSettings) -> tuple[torch.device, torch.dtype]:
-    name = settings.device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    elif name == "cuda" and not torch.cuda.is_available():
-        raise ModelError("device is cuda, but torch finds no CUDA device")
-    dtype = settings.dtype
-    if dtype == "auto":
-        dtype = "float32" if name == "cpu" else "bfloat16"
-    return torch.device(name), torch.float32 if dtype == "float32" else torch.bfloat16

@@ -16,8 +16,10 @@ class EngineSettings(BaseModel):
 
     model: Path = Field(description="model directory: a Hugging Face checkpoint plus sid.json")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto takes CUDA where there is one")
-    dtype: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="auto: float32 on the CPU, bfloat16 on CUDA"
+    precision: Literal["auto", "fp32", "bf16", "fp8"] = Field(
+        "auto",
+        description="auto: fp32 on the CPU, bf16 on CUDA; fp8: the layers' weights and activations in float8, "
+        "the rest as auto",
     )
     context_pages: int | None = Field(
         None, ge=1, description=f"ContextKV pages in the pool, {PAGE_TOKENS} tokens each; none: see memory_fraction"

@@ -9,8 +9,10 @@ from torch import Tensor
 
 from kernels.attention import decode, prefill
 from kernels.elementwise import qk_norm_rope_write as rope
+from kernels.elementwise import quantise as quantisation
 from kernels.elementwise import rms_norm as norm
 from kernels.elementwise import silu_mul as gate
+from kernels.linear.scaled import Fp8Matrix, ScaledProduct
 from kernels.selection import expand_select as selection
 from kernels.selection import resolve
 from kernels.selection.expand_select import Selection
@@ -26,9 +28,12 @@ __all__ = [
     "expand_select",
     "paged_prefill_attention",
     "qk_norm_rope_write",
+    "quantise",
     "resolve_leaves",
     "rms_norm",
+    "rms_norm_fp8",
     "silu_mul",
+    "silu_mul_fp8",
 ]
 
 P = ParamSpec("P")
@@ -48,7 +53,7 @@ def _by_device(twin: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(twin)
     def kernel(*args: P.args, **kwargs: P.kwargs) -> T:
-        if isinstance(args[0], Tensor) and args[0].is_cuda:
+        if isinstance(args[0], Tensor | Fp8Matrix | ScaledProduct) and args[0].is_cuda:
             result: T = _triton(twin.__module__, twin.__name__)(*args, **kwargs)
             return result
         return twin(*args, **kwargs)
@@ -61,5 +66,8 @@ expand_select = _by_device(selection.expand_select)
 paged_prefill_attention = _by_device(prefill.paged_prefill_attention)
 resolve_leaves = _by_device(resolve.resolve_leaves)
 qk_norm_rope_write = _by_device(rope.qk_norm_rope_write)
+quantise = _by_device(quantisation.quantise)
 rms_norm = _by_device(norm.rms_norm)
+rms_norm_fp8 = _by_device(norm.rms_norm_fp8)
 silu_mul = _by_device(gate.silu_mul)
+silu_mul_fp8 = _by_device(gate.silu_mul_fp8)

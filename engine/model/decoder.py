@@ -6,6 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.model.decoder_config import DecoderConfig
+from engine.model.linear import quantised_for
+from engine.model.residual import Residual
 from engine.model.weights import DecoderWeights, LayerWeights
 from engine.state.beam_kv import BeamKV
 from engine.state.context_kv import ContextKV
@@ -48,27 +50,27 @@ class Decoder:
 
     def prefill(self, prompts: PackedPrompts, table: ContextTable, context: ContextKV) -> Tensor:
         """Write the prompts' keys and values to their pages; normed hidden state ``[R, H]`` of each last token."""
-        hidden = F.embedding(prompts.tokens, self._weights.embedding)
+        state = self._state(prompts.tokens)
         begin = prompts.begin
         for number, layer in enumerate(self._weights.layers):
             pages = context.layer(number)
-            q = self._qkv(layer, hidden, prompts.positions, *pages, prompts.slots)
+            q = self._qkv(layer, state, prompts.positions, *pages, prompts.slots)
             if number == len(self._weights.layers) - 1:  # from here only the last token's state is read
-                q, hidden, begin = q[prompts.last], hidden[prompts.last], prompts.last_begin
+                q, state, begin = q[prompts.last], state.of(prompts.last), prompts.last_begin
             attended = backend.paged_prefill_attention(q, *pages, table.page_table, begin, table.length, self._scale)
-            self._after_attention(layer, attended.flatten(1), hidden)
-        return self._norm(hidden, self._weights.norm)
+            _after_attention(layer, attended.flatten(1), state)
+        return state.normed(self._weights.norm)
 
     def decode(self, tokens: Tensor, step: int, table: ContextTable, context: ContextKV, beams: BeamKV) -> Tensor:
         """Normed hidden state ``[R, W, H]`` after ``tokens`` (int32 ``[R, W]``), which beam step ``step`` chose."""
         rows, width = tokens.shape
-        hidden = F.embedding(tokens.flatten(), self._weights.embedding)
+        state = self._state(tokens.flatten())
         positions = (table.length + step).repeat_interleave(width, output_size=rows * width)
         slots = beams.slots(width)
         path, live = beams.path(step, width), beams.width
         for number, layer in enumerate(self._weights.layers):
             own_k, own_v = beams.layer(number)
-            q = self._qkv(layer, hidden, positions, *beams.as_pages(number, step), slots)
+            q = self._qkv(layer, state, positions, *beams.as_pages(number, step), slots)
             attended = backend.beam_decode_attention(
                 q.view(rows, width, self._config.heads, -1),
                 *context.layer(number),
@@ -80,14 +82,17 @@ class Decoder:
                 live,
                 self._scale,
             )
-            self._after_attention(layer, attended.view(rows * width, -1), hidden)
-        return self._norm(hidden, self._weights.norm).view(rows, width, -1)
+            _after_attention(layer, attended.view(rows * width, -1), state)
+        return state.normed(self._weights.norm).view(rows, width, -1)
+
+    def _state(self, tokens: Tensor) -> Residual:
+        return Residual(F.embedding(tokens, self._weights.embedding), self._config.norm_eps)
 
     def _qkv(
-        self, layer: LayerWeights, hidden: Tensor, positions: Tensor, k: Tensor, v: Tensor, slots: Tensor
+        self, layer: LayerWeights, state: Residual, positions: Tensor, k: Tensor, v: Tensor, slots: Tensor
     ) -> Tensor:
         return backend.qk_norm_rope_write(
-            F.linear(self._norm(hidden, layer.input_norm), layer.qkv, layer.qkv_bias),
+            layer.qkv(state.operand(layer.input_norm, layer.qkv)),
             layer.q_norm,
             layer.k_norm,
             self._config.norm_eps,
@@ -99,11 +104,10 @@ class Decoder:
             slots,
         )
 
-    def _after_attention(self, layer: LayerWeights, attended: Tensor, hidden: Tensor) -> None:
-        """Add the output projection, then the feed-forward block, to ``hidden``: the products add as they write."""
-        hidden.addmm_(attended, layer.o.t())
-        x = self._norm(hidden, layer.post_norm)
-        hidden.addmm_(backend.silu_mul(F.linear(x, layer.gate_up)), layer.down.t())
 
-    def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        return backend.rms_norm(hidden, weight, self._config.norm_eps)[0]
+def _after_attention(layer: LayerWeights, attended: Tensor, state: Residual) -> None:
+    """Add the output projection, then the feed-forward block."""
+    state.add(layer.o, quantised_for(layer.o, attended))
+    gate_up = layer.gate_up(state.operand(layer.post_norm, layer.gate_up))
+    gated = backend.silu_mul_fp8 if layer.down.takes_fp8(len(attended)) else backend.silu_mul
+    state.add(layer.down, gated(gate_up))

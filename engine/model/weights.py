@@ -10,23 +10,23 @@ from torch import Tensor
 
 from engine.errors import ModelError
 from engine.model.decoder_config import DecoderConfig, read_json
+from engine.model.linear import DenseLinear, Linear, fp8_linear
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer. Matrices are ``[out, in]``; ``qkv`` stacks queries, keys, values; ``gate_up`` stacks gate, up."""
+    """One layer. ``qkv`` stacks queries, keys, values; ``gate_up`` stacks gate, up."""
 
     input_norm: Tensor
-    qkv: Tensor
-    qkv_bias: Tensor | None
+    qkv: Linear
     q_norm: Tensor | None
     k_norm: Tensor | None
-    o: Tensor
+    o: Linear
     post_norm: Tensor
-    gate_up: Tensor
-    down: Tensor
+    gate_up: Linear
+    down: Linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,13 @@ class DecoderWeights:
     head: Tensor
 
 
-def load_weights(model_dir: Path, config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> DecoderWeights:
-    """Read one or several safetensors files. Raises ``ModelError`` naming the file or the tensor."""
+def load_weights(
+    model_dir: Path, config: DecoderConfig, device: torch.device, dtype: torch.dtype, fp8: bool = False
+) -> DecoderWeights:
+    """Read one or several safetensors files. Raises ``ModelError`` naming the file or the tensor.
+
+    ``fp8``: quantise the layers' matrices; embedding, head and norms stay in ``dtype``.
+    """
     tensors = _Tensors(model_dir, device, dtype)
     hidden, q, kv = config.hidden_size, config.heads * config.head_dim, config.kv_heads * config.head_dim
     embedding = tensors.take("model.embed_tokens.weight", config.vocab_size, hidden)
@@ -49,22 +54,27 @@ def load_weights(model_dir: Path, config: DecoderConfig, device: torch.device, d
         def take(name: str, *shape: int) -> Tensor:
             return tensors.take(f"model.layers.{number}.{name}", *shape)
 
+        def linear(*parts: Tensor, bias: Tensor | None = None) -> Linear:
+            dense = DenseLinear(torch.cat(parts) if len(parts) > 1 else parts[0], bias)
+            return fp8_linear(dense) if fp8 else dense
+
         attention, mlp = "self_attn", "mlp"
         projections = (("q_proj", q), ("k_proj", kv), ("v_proj", kv))
+        biases = [take(f"{attention}.{name}.bias", rows) for name, rows in projections] if config.qkv_bias else []
         return LayerWeights(
             input_norm=take("input_layernorm.weight", hidden),
-            qkv=torch.cat([take(f"{attention}.{name}.weight", rows, hidden) for name, rows in projections]),
-            qkv_bias=torch.cat([take(f"{attention}.{name}.bias", rows) for name, rows in projections])
-            if config.qkv_bias
-            else None,
+            qkv=linear(
+                *(take(f"{attention}.{name}.weight", rows, hidden) for name, rows in projections),
+                bias=torch.cat(biases) if biases else None,
+            ),
             q_norm=take(f"{attention}.q_norm.weight", config.head_dim) if config.qk_norm else None,
             k_norm=take(f"{attention}.k_norm.weight", config.head_dim) if config.qk_norm else None,
-            o=take(f"{attention}.o_proj.weight", hidden, q),
+            o=linear(take(f"{attention}.o_proj.weight", hidden, q)),
             post_norm=take("post_attention_layernorm.weight", hidden),
-            gate_up=torch.cat(
-                [take(f"{mlp}.{name}.weight", config.intermediate_size, hidden) for name in ("gate_proj", "up_proj")]
+            gate_up=linear(
+                *(take(f"{mlp}.{name}.weight", config.intermediate_size, hidden) for name in ("gate_proj", "up_proj"))
             ),
-            down=take(f"{mlp}.down_proj.weight", hidden, config.intermediate_size),
+            down=linear(take(f"{mlp}.down_proj.weight", hidden, config.intermediate_size)),
         )
 
     weights = DecoderWeights(

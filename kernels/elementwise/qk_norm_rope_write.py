@@ -3,9 +3,11 @@
 import torch
 from torch import Tensor
 
+from kernels.linear.scaled import Product, in_float32, values_of
+
 
 def qk_norm_rope_write(
-    qkv: Tensor,
+    qkv: Product,
     q_weight: Tensor | None,
     k_weight: Tensor | None,
     eps: float,
@@ -28,22 +30,23 @@ def qk_norm_rope_write(
     Computed in float32, rounded once.
     """
     _, kv_heads, block, head_dim = k_out.shape
-    heads = qkv.view(qkv.shape[0], -1, head_dim)
+    dtype = values_of(qkv).dtype
+    wide = in_float32(qkv)
+    heads = wide.view(len(wide), -1, head_dim)
     q, k, v = heads[:, : -2 * kv_heads], heads[:, -2 * kv_heads : -kv_heads], heads[:, -kv_heads:]
     c, s = cos[positions.long()][:, None], sin[positions.long()][:, None]
-    k = _rotate(_norm(k, k_weight, eps), c, s).to(qkv.dtype)
+    k = _rotate(_norm(k, k_weight, eps), c, s).to(dtype)
     written = slots >= 0
     kept = slots[written].long()
     k_out[kept // block, :, kept % block] = k[written]
-    v_out[kept // block, :, kept % block] = v[written]
-    return _rotate(_norm(q, q_weight, eps), c, s).to(qkv.dtype)
+    v_out[kept // block, :, kept % block] = v[written].to(dtype)
+    return _rotate(_norm(q, q_weight, eps), c, s).to(dtype)
 
 
 def _norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    wide = x.float()
     if weight is None:
-        return wide
-    return wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps) * weight.float()
+        return x
+    return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + eps) * weight.float()
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

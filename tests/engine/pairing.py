@@ -17,7 +17,7 @@ from tests.engine.tiny_models import TinyModel, Weights, write_model
 
 def engine_on(model_dir: Path, **settings: Any) -> RecallEngine:
     """An engine on the CPU in float32; one thread, since such small products only wait for a second one."""
-    small = {"device": "cpu", "dtype": "float32", "context_pages": 64, "threads": 1}
+    small = {"device": "cpu", "precision": "fp32", "context_pages": 64, "threads": 1}
     return RecallEngine(EngineSettings.model_validate({"model": model_dir, **small, **settings}))
 
 

@@ -26,9 +26,12 @@ TWINNED = (
     "expand_select",
     "paged_prefill_attention",
     "qk_norm_rope_write",
+    "quantise",
     "resolve_leaves",
     "rms_norm",
+    "rms_norm_fp8",
     "silu_mul",
+    "silu_mul_fp8",
 )
 SCORES: tuple[Score, ...] = ("level", "vocab", "legal")
 
@@ -116,7 +119,7 @@ def test_float32_on_the_device_answers_as_the_cpu_does(architecture: Architectur
     model = model_of(architecture)
     directory = write_model(model, tmp_path)
     expected = answers_of(directory, model, device="cpu")
-    found = answers_of(directory, model, device="cuda", dtype="float32")
+    found = answers_of(directory, model, device="cuda", precision="fp32")
     assert_alike(found, expected)
 
 
@@ -125,14 +128,14 @@ def test_bfloat16_on_the_device_finds_most_of_the_same_items(tmp_path: Path) -> 
     model = model_of("qwen3")
     directory = write_model(model, tmp_path)
     expected = answers_of(directory, model, device="cpu")
-    found = answers_of(directory, model, device="cuda", dtype="bfloat16")
+    found = answers_of(directory, model, device="cuda", precision="bf16")
     shared = [len(set(ours.items) & set(theirs.items)) / 20 for ours, theirs in zip(found, expected, strict=True)]
     assert np.mean(shared) > 0.8
 
 
 GRAPHED = {
     "device": "cuda",
-    "dtype": "float32",
+    "precision": "fp32",
     "max_batch": 4,
     "graph_vocab": True,
     "graph_prefill_tokens": 8192,

@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 
 from engine.errors import ModelError
 from engine.model.decoder_config import DecoderConfig
+from engine.model.linear import DenseLinear
 from engine.model.spec import ModelSpec
 from engine.model.weights import DecoderWeights, load_weights
 from tests.engine.tiny_models import TinyModel, config_of, sid_of, weights_of, write_model
@@ -132,7 +133,10 @@ def test_several_files_load_as_one(tmp_path: Path) -> None:
     index = {"weight_map": {name: file for file, held in shards.items() for name in held}}
     (parts / "model.safetensors.index.json").write_text(json.dumps(index))
     split = load(parts)
-    assert torch.equal(split.layers[1].qkv, whole.layers[1].qkv)
+    ours, theirs = split.layers[1].qkv, whole.layers[1].qkv
+    assert isinstance(ours, DenseLinear)
+    assert isinstance(theirs, DenseLinear)
+    assert torch.equal(ours.weight, theirs.weight)
     assert torch.equal(split.head, whole.head)
     (parts / "b.safetensors").unlink()
     with pytest.raises(ModelError, match=r"b\.safetensors"):

@@ -275,7 +275,9 @@ def test_device_faults_are_an_answer_or_a_device_error_and_return_their_leases(
 
 def test_bfloat16_on_the_cpu_ranks_much_like_float32(directory: Path) -> None:
     wide = request(beam=BeamPolicy((8, 64, 64)), top_k=20)
-    exact, rounded = (result(engine_on(directory, dtype=dtype).recall([wide])[0]) for dtype in ("float32", "bfloat16"))
+    exact, rounded = (
+        result(engine_on(directory, precision=precision).recall([wide])[0]) for precision in ("fp32", "bf16")
+    )
     assert len(set(exact.items) & set(rounded.items)) >= 15
 
 
