@@ -1,6 +1,6 @@
 """The reply record: written by the service in the codec of its request, read by clients."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgpack
@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from consumer.wire.codec import codec_of, write_map
+from consumer.wire.codec import codec_of
 from consumer.wire.errors import Addressee, Codec, ReplyError
 from engine.errors import ErrorCode
 from engine.request import NO_ITEMS, ItemIds, RecallResult
@@ -24,66 +24,105 @@ def status_of(code: ErrorCode) -> Status:
     return _STATUS.get(code, "error")
 
 
+class _Timing(msgspec.Struct, frozen=True):
+    queue: float
+    prefill: float
+    decode: float
+    total: float
+
+
+class _Fault(msgspec.Struct, frozen=True):
+    code: ErrorCode
+    message: str
+
+
+class _ErrorFields(msgspec.Struct, frozen=True):
+    """A reply without items, in the order of the wire."""
+
+    v: int
+    request_id: str | None
+    user_id: str | None
+    labels: Mapping[str, str]
+    status: Status
+    timing_ms: _Timing
+    error: _Fault
+
+
+class _OkFields(msgspec.Struct, frozen=True):
+    """A reply with items, in the order of the wire; what is unset does not go there."""
+
+    v: int
+    request_id: str | None
+    user_id: str | None
+    labels: Mapping[str, str]
+    status: Status
+    items: list[int] | list[str]
+    scores: bytes | list[float]
+    model: str
+    catalog: str
+    beam_widths: tuple[int, ...]
+    exhausted: bool
+    degraded: Sequence[str]
+    truncated: bool
+    context_tokens: int
+    reused_tokens: int
+    unknown_items: int
+    timing_ms: _Timing
+    sids: Any
+    fields: dict[str, list[object]] | msgspec.UnsetType
+
+
+_PACK = msgspec.msgpack.Encoder().encode
+_ENCODE: Mapping[Codec, Callable[[object], bytes]] = {"msgpack": _PACK, "json": msgspec.json.Encoder().encode}
+_FLOAT32, _INT32 = np.dtype("<f4"), np.dtype("<i4")
+
+
 def encode_reply(
     to: Addressee, result: RecallResult, *, queue_ms: float, total_ms: float, degraded: Sequence[str] = ()
 ) -> bytes:
     """The answer with items. ``queue_ms``: record read to batch start; ``total_ms``: record read to here."""
-    fields = _head(to, "ok")
-    fields |= {
-        "items": _plain(result.items),
-        "scores": _floats(result.scores, to.codec),
-        "model": result.model,
-        "catalog": result.catalog,
-        "beam_widths": list(result.beam_widths),
-        "exhausted": result.exhausted,
-        "degraded": list(degraded),
-        "truncated": result.truncated,
-        "context_tokens": result.context_tokens,
-        "reused_tokens": result.reused_tokens,
-        "unknown_items": result.unknown_items,
-        "timing_ms": _timing(queue_ms, total_ms, result.prefill_ms, result.decode_ms),
-    }
-    if result.sids is not None:
-        fields["sids"] = _ints(result.sids, to.codec)
-    if result.fields is not None:
-        fields["fields"] = {name: list(values) for name, values in result.fields.items()}
-    return write_map(fields, to.codec)
+    codec = to.codec
+    return _ENCODE[codec](
+        _OkFields(
+            VERSION,
+            to.request_id,
+            to.user_id,
+            to.labels,
+            "ok",
+            _plain(result.items),
+            _numbers(result.scores, _FLOAT32, codec),
+            result.model,
+            result.catalog,
+            result.beam_widths,
+            result.exhausted,
+            degraded,
+            result.truncated,
+            result.context_tokens,
+            result.reused_tokens,
+            result.unknown_items,
+            _Timing(queue_ms, result.prefill_ms, result.decode_ms, total_ms),
+            msgspec.UNSET if result.sids is None else _numbers(result.sids, _INT32, codec),
+            msgspec.UNSET if result.fields is None else {name: list(values) for name, values in result.fields.items()},
+        )
+    )
 
 
 def encode_error(
     to: Addressee, code: ErrorCode, message: str, *, queue_ms: float = 0.0, total_ms: float = 0.0
 ) -> bytes:
     """The answer without items: too late, refused or wrong, as ``status_of(code)`` says."""
-    fields = _head(to, status_of(code))
-    fields["timing_ms"] = _timing(queue_ms, total_ms)
-    fields["error"] = {"code": code, "message": message}
-    return write_map(fields, to.codec)
-
-
-def _head(to: Addressee, status: Status) -> dict[str, Any]:
-    return {
-        "v": VERSION,
-        "request_id": to.request_id,
-        "user_id": to.user_id,
-        "labels": dict(to.labels),
-        "status": status,
-    }
-
-
-def _timing(queue_ms: float, total_ms: float, prefill_ms: float = 0.0, decode_ms: float = 0.0) -> dict[str, float]:
-    return {"queue": queue_ms, "prefill": prefill_ms, "decode": decode_ms, "total": total_ms}
+    timing, fault = _Timing(queue_ms, 0.0, 0.0, total_ms), _Fault(code, message)
+    return _ENCODE[to.codec](
+        _ErrorFields(VERSION, to.request_id, to.user_id, to.labels, status_of(code), timing, fault)
+    )
 
 
 def _plain(items: ItemIds) -> list[int] | list[str]:
     return items.tolist() if isinstance(items, np.ndarray) else list(items)
 
 
-def _floats(scores: NDArray[np.float32], codec: Codec) -> Any:
-    return scores.tolist() if codec == "json" else scores.astype("<f4").tobytes()
-
-
-def _ints(sids: NDArray[np.int32], codec: Codec) -> Any:
-    return sids.tolist() if codec == "json" else sids.astype("<i4").tobytes()
+def _numbers(array: NDArray[Any], little_endian: np.dtype[Any], codec: Codec) -> Any:
+    return array.tolist() if codec == "json" else array.astype(little_endian, copy=False).tobytes()
 
 
 class ReplyFault(msgspec.Struct, frozen=True):

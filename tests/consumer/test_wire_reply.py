@@ -76,6 +76,13 @@ def test_what_the_service_writes_is_what_a_client_reads(
     assert same(decode_reply(reply_as_json(reply)), result)
 
 
+@given(results())
+def test_a_reply_is_byte_for_byte_what_the_msgpack_package_writes(result: RecallResult) -> None:
+    wire = read(request(user_id="u", labels={"a": "b"}))
+    for value in (encode_reply(wire, result, queue_ms=1.5, total_ms=9.0), encode_error(wire, "expired", "late")):
+        assert msgpack.packb(msgpack.unpackb(value)) == value
+
+
 RESULT = RecallResult(
     items=np.array([7, 5]),
     scores=np.array([-0.5, -1.25], np.float32),
