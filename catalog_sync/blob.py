@@ -1,4 +1,6 @@
-"""The binary form of a catalog: magic, format version, header (msgpack), aligned little-endian arrays.
+"""The binary form of a catalog or of a delta: magic, format version, header (msgpack), aligned little-endian arrays.
+
+A catalog holds no trie: it follows from the sorted SIDs, which are a third as large.
 
 The name of a version is derived from these bytes, so equal catalogs have equal names wherever they are built.
 """
@@ -13,16 +15,17 @@ import msgpack
 import msgspec
 import numpy as np
 
-from catalog_sync.columns import Array, ColumnType, column_sections, column_type, pack_bits, read_column
-from catalog_sync.verify import verify_structure
+from catalog_sync.columns import Array, ColumnType, column_sections, column_type, read_column
+from catalog_sync.verify import verify_delta, verify_structure
+from engine.catalog.bits import pack_bits, unpack_bits
 from engine.catalog.build import MAX_ITEMS, check_sizes
-from engine.catalog.catalog import Catalog
+from engine.catalog.catalog import Catalog, Ids, sid_dtype
+from engine.catalog.delta import Delta
 from engine.catalog.tags import TagIndex
-from engine.catalog.trie import Trie
 from engine.errors import CatalogError
 
 MAGIC = b"RSCATLG\x00"
-FORMAT = 1
+FORMAT = 2
 _PREFIX = struct.Struct("<8sIQ")  # magic, format, bytes of the header
 _ALIGNMENT = 64
 _MAX_HEADER = 256 << 20
@@ -33,7 +36,7 @@ Bytes = bytes | bytearray | memoryview
 
 class _SectionSpec(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     name: str
-    dtype: Literal["<i4", "<i8", "<f8", "|u1"]
+    dtype: Literal["<u2", "<i4", "<i8", "<f8", "|u1"]
     count: int
     offset: int  # from the end of the header, aligned
 
@@ -44,7 +47,7 @@ class _FieldSpec(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     nullable: bool
 
 
-class _Header(msgspec.Struct, forbid_unknown_fields=True):
+class _Header(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     model: str
     sizes: list[int]
     items: int
@@ -52,24 +55,30 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True):
     tags: list[str]
     fields: list[_FieldSpec]
     sections: list[_SectionSpec]
+    parent: str | None = None  # of a delta
+    withdrawn: int = 0
 
 
-def encode(catalog: Catalog) -> bytearray:
-    """The bytes of a catalog; its ``version`` is not among them. Raises CatalogError ``structure``."""
-    tags = TagIndex.of(catalog.tags, catalog.trie.items)
-    arrays = _sections(catalog, tags)
+def encode(version: Catalog | Delta) -> bytearray:
+    """The bytes of a catalog or a delta; its ``version`` is not among them. Raises CatalogError ``structure``."""
+    catalog = version.upserts if isinstance(version, Delta) else version
+    arrays = _sections(catalog)
+    if isinstance(version, Delta):
+        arrays |= _id_sections("withdrawn", version.withdrawn)
     specs, end = [], 0
     for name, array in arrays.items():
-        specs.append(_SectionSpec(name, array.dtype.str, len(array), end))  # type: ignore[arg-type]  # checked on read
+        specs.append(_SectionSpec(name, array.dtype.str, array.size, end))  # type: ignore[arg-type]  # checked on read
         end = _align(end + array.nbytes)
     header = _Header(
         model=catalog.model,
-        sizes=list(catalog.trie.sizes),
-        items=catalog.trie.items,
+        sizes=list(catalog.sizes),
+        items=catalog.items,
         ids="int64" if isinstance(catalog.ids, np.ndarray) else "string",
-        tags=list(tags.names),
+        tags=list(catalog.tags.names),
         fields=[_FieldSpec(k, column_type(v), bool(v.null_count)) for k, v in sorted(catalog.fields.items())],
         sections=specs,
+        parent=version.parent if isinstance(version, Delta) else None,
+        withdrawn=len(version.withdrawn) if isinstance(version, Delta) else 0,
     )
     packed = msgpack.packb(msgspec.to_builtins(header))
     begin = _align(_PREFIX.size + len(packed))
@@ -77,8 +86,8 @@ def encode(catalog: Catalog) -> bytearray:
     _PREFIX.pack_into(blob, 0, MAGIC, FORMAT, len(packed))
     blob[_PREFIX.size : _PREFIX.size + len(packed)] = packed
     for spec, array in zip(specs, arrays.values(), strict=True):
-        target = np.frombuffer(blob, dtype=array.dtype, count=len(array), offset=begin + spec.offset)
-        target[:] = array
+        target = np.frombuffer(blob, dtype=array.dtype, count=array.size, offset=begin + spec.offset)
+        target[:] = array.ravel()
     return blob
 
 
@@ -96,39 +105,47 @@ def decode(blob: Bytes, version: str | None = None) -> Catalog:
     """The catalog of untrusted bytes; its arrays are read-only views of ``blob``, which must not change any more.
 
     ``version``: the name, if the caller has hashed the bytes already. Raises CatalogError: ``format`` (not a catalog,
-    or of an unknown format) or ``structure`` (sizes, ranges, order, uniqueness).
+    or of an unknown format) or ``structure`` (sizes, ranges, order, uniqueness; a delta).
     """
+    catalog = decode_version(blob, version)
+    if isinstance(catalog, Delta):
+        raise CatalogError("structure", f"this is a delta, which changes version {catalog.parent}")
+    return catalog
+
+
+def decode_version(blob: Bytes, version: str | None = None) -> Catalog | Delta:
+    """As ``decode``, for the bytes of a catalog or a delta."""
     view = memoryview(blob).toreadonly().cast("B")
     header, begin = _read_header(view)
     reader = _Reader(view[begin:], header.sections)
     sizes = check_sizes(header.sizes)
-    if not 1 <= header.items <= MAX_ITEMS:
+    least = 1 if header.parent is None else 0
+    if not least <= header.items <= MAX_ITEMS or not 0 <= header.withdrawn <= MAX_ITEMS:
         raise CatalogError("structure", f"{header.items} items")
-    levels = range(len(sizes))
-    trie = Trie(
+    catalog = Catalog(
+        version or version_of(view) if header.parent is None else "",
+        header.model,
         sizes,
-        code=tuple(reader.section(f"code/{level}", "<i4") for level in levels),
-        child_begin=tuple(reader.section(f"child_begin/{level}", "<i4") for level in levels),
-        item_begin=tuple(reader.section(f"item_begin/{level}", "<i4") for level in range(len(sizes) + 1)),
+        sids=reader.section("sids", np.dtype(sid_dtype(sizes)).str, header.items * len(sizes)).reshape(-1, len(sizes)),
+        ids=_read_ids("ids", header.ids, header.items, reader),
+        recallable=unpack_bits(reader.section("recallable", "|u1", -(-header.items // 8)), header.items),
+        rank=reader.section("rank", "<f8", header.items) if "rank" in reader else None,
+        tags=_read_tags(header, reader),
+        fields={
+            field.name: read_column(f"field/{at}", field.type, header.items, field.nullable, reader.section)
+            for at, field in enumerate(header.fields)
+        },
     )
-    if header.ids == "int64":
-        ids = reader.section("ids", "<i8", header.items)
-    else:
-        ids = read_column("ids", "string", header.items, False, reader.section)
-    bits = reader.section("recallable", "|u1", -(-header.items // 8))
-    begins = reader.section("tags/begin", "<i8", len(header.tags) + 1)
-    tags = TagIndex(tuple(header.tags), begins, reader.section("tags/items", "<i4"), header.items)
-    fields = {
-        field.name: read_column(f"field/{at}", field.type, header.items, field.nullable, reader.section)
-        for at, field in enumerate(header.fields)
-    }
-    if len(fields) != len(header.fields):
+    if len(catalog.fields) != len(header.fields):
         raise CatalogError("structure", "two fields have the same name")
+    withdrawn = _read_ids("withdrawn", header.ids, header.withdrawn, reader) if header.parent is not None else None
     reader.close()
-    recallable = np.unpackbits(bits, count=header.items, bitorder="little").view(np.bool_)
-    catalog = Catalog(version or version_of(view), header.model, trie, ids, recallable, tags, fields)
     verify_structure(catalog)
-    return catalog
+    if withdrawn is None or header.parent is None:
+        return catalog
+    delta = Delta(version or version_of(view), header.parent, catalog, withdrawn)
+    verify_delta(delta)
+    return delta
 
 
 def write_file(path: Path, blob: Bytes) -> None:
@@ -169,6 +186,9 @@ class _Reader:
         if end != len(body):
             raise CatalogError("structure", f"the arrays take {end} bytes, there are {len(body)}")
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._specs
+
     def section(self, name: str, dtype: str, count: int | None = None) -> Array:
         spec = self._specs.get(name)
         if spec is None or spec.dtype != dtype or (count is not None and spec.count != count):
@@ -199,21 +219,37 @@ def _read_header(view: memoryview) -> tuple[_Header, int]:
         raise CatalogError("structure", f"unreadable header: {error}") from error
 
 
-def _sections(catalog: Catalog, tags: TagIndex) -> dict[str, Array]:
-    trie = catalog.trie
-    sections: dict[str, Array] = {}
-    for name, arrays in (("code", trie.code), ("child_begin", trie.child_begin), ("item_begin", trie.item_begin)):
-        sections |= {f"{name}/{level}": array for level, array in enumerate(arrays)}
-    if isinstance(catalog.ids, np.ndarray):
-        sections["ids"] = catalog.ids
-    else:
-        sections |= column_sections("ids", catalog.ids)
+def _sections(catalog: Catalog) -> dict[str, Array]:
+    sections: dict[str, Array] = {"sids": catalog.sids}
+    sections |= _id_sections("ids", catalog.ids)
     sections["recallable"] = pack_bits(catalog.recallable)
-    sections["tags/begin"] = tags.begin
-    sections["tags/items"] = tags.items_flat
+    if catalog.rank is not None:
+        sections["rank"] = catalog.rank
+    sections["tags/begin"] = catalog.tags.begin
+    sections["tags/items"] = catalog.tags.items_flat
+    sections["tags/dense"] = catalog.tags.dense
+    sections["tags/bits"] = catalog.tags.bits
     for at, (_, column) in enumerate(sorted(catalog.fields.items())):
         sections |= column_sections(f"field/{at}", column)
     return sections
+
+
+def _id_sections(name: str, ids: Ids) -> dict[str, Array]:
+    return {name: ids} if isinstance(ids, np.ndarray) else column_sections(name, ids)
+
+
+def _read_ids(name: str, kind: str, count: int, reader: _Reader) -> Ids:
+    if kind == "int64":
+        return reader.section(name, "<i8", count)
+    return read_column(name, "string", count, False, reader.section)
+
+
+def _read_tags(header: _Header, reader: _Reader) -> TagIndex:
+    begin = reader.section("tags/begin", "<i8", len(header.tags) + 1)
+    dense = reader.section("tags/dense", "<i4")
+    row = -(-header.items // 8)
+    bits = reader.section("tags/bits", "|u1", len(dense) * row).reshape(len(dense), row)
+    return TagIndex(tuple(header.tags), begin, reader.section("tags/items", "<i4"), dense, bits, header.items)
 
 
 def _align(size: int) -> int:

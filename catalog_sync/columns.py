@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from engine.catalog.bits import pack_bits
 from engine.errors import CatalogError
 
 ColumnType = Literal["bool", "int64", "float64", "string", "strings"]
@@ -83,10 +84,6 @@ def check_begins(name: str, begins: Array, end: int, strict: bool = False) -> No
     inside = begins[0] == 0 and begins[-1] == end and int(begins.min()) >= 0 and int(begins.max()) <= end
     if not inside or (np.diff(begins) < int(strict)).any():
         raise CatalogError("structure", f"{name}: begins do not run in order from 0 to {end}")
-
-
-def pack_bits(flags: NDArray[np.bool_]) -> Array:
-    return np.packbits(flags, bitorder="little")
 
 
 def _string_sections(name: str, column: pa.Array) -> dict[str, Array]:

@@ -54,7 +54,7 @@ def fetch_blob(client: redis.Redis, keys: Keys, manifest: Manifest, stop: Event)
 def decode_as(manifest: Manifest, buffer: blob.Bytes) -> Catalog:
     """The catalog in the bytes; raises CatalogError ``structure``, or ``manifest`` if it is not the promised one."""
     catalog = blob.decode(buffer, manifest.version)
-    found = (catalog.model, tuple(catalog.trie.sizes), catalog.trie.items, catalog.trie.leaves)
+    found = (catalog.model, catalog.sizes, catalog.items, catalog.leaves)
     if found != (manifest.model, manifest.sizes, manifest.items, manifest.leaves):
         raise CatalogError("manifest", f"version {manifest.version} holds another catalog than its manifest says")
     return catalog

@@ -185,12 +185,17 @@ def _tags(table: pa.Table, name: RowName) -> TagIndex | None:
         return None
     if not _is_list(column.type) or not (_is_text(column.type.value_type) or pa.types.is_null(column.type.value_type)):
         raise CatalogError("structure", f"tags is {column.type}, not an array of strings")
-    item = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
+    item = np.repeat(np.arange(len(column), dtype=np.int32), _lengths(column))
     held = _text(column.flatten(), "tags", lambda i: name(int(item[i])))
     _no_nulls(held, "tags", lambda i: name(int(item[i])))
     encoded = held.dictionary_encode()
     names = tuple(encoded.dictionary.to_pylist())
-    return TagIndex.from_pairs(names, encoded.indices.to_numpy().astype(np.int64), item.astype(np.int64), len(column))
+    return TagIndex.from_pairs(names, encoded.indices.to_numpy(), item, len(column))
+
+
+def _lengths(column: pa.Array) -> NDArray[np.int32]:
+    lengths: NDArray[np.int32] = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+    return lengths
 
 
 def _field(key: str, column: pa.Array, name: RowName) -> pa.Array:

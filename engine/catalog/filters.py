@@ -1,4 +1,4 @@
-"""Live-ness per item: recallable and the request's tag filter, combined exactly."""
+"""A request's tag filter, by meaning, and the items that pass it one by one."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.catalog.catalog import Catalog
-from engine.catalog.tags import TagIndex
 from engine.request import TagFilter
 
 
@@ -23,23 +22,13 @@ class FilterKey:
         return cls() if tags is None else cls(frozenset(tags.any), frozenset(tags.all), frozenset(tags.none))
 
 
-def live_items(catalog: Catalog, key: FilterKey) -> NDArray[np.bool_]:
-    """The items that may be recalled under a filter, bool ``[items]``. A tag that no item has is an empty bitmap.
-
-    Takes time for the items that hold the filter's tags, not for tags times items.
-    """
-    tags = TagIndex.of(catalog.tags, catalog.trie.items)
-    live = catalog.recallable.copy()
+def passing(catalog: Catalog, key: FilterKey, items: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Which of a few items may be recalled under a filter, bool ``[n]``, in time for these items only."""
+    live = catalog.recallable.take(items)
     if key.any:
-        wanted = np.zeros_like(live)
-        for tag in key.any:
-            wanted[tags.items_of(tag)] = True
-        live &= wanted
-    if key.all:
-        held = np.zeros(len(live), dtype=np.int32)
-        for tag in key.all:
-            held[tags.items_of(tag)] += 1
-        live &= held == len(key.all)
+        live &= np.logical_or.reduce([catalog.tags.held_by(tag, items) for tag in key.any])
+    for tag in key.all:
+        live &= catalog.tags.held_by(tag, items)
     for tag in key.none:
-        live[tags.items_of(tag)] = False
+        live &= ~catalog.tags.held_by(tag, items)
     return live

@@ -2,20 +2,18 @@
 
 import secrets
 from collections.abc import Sequence
-from itertools import repeat
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import xxhash
 from numpy.typing import NDArray
 
+from engine.catalog.catalog import Ids
+from engine.catalog.texts import Texts, hash_texts
 from engine.errors import RequestError
 from engine.request import ItemIds
 
 _SEED = secrets.randbits(64) | 1  # a secret: nobody can make a catalog whose ids share a bucket
 _MIX = np.uint64(_SEED)
-_HASH_CHUNK = 4096  # hashing strings holds the GIL: in pieces of about a millisecond
 
 
 class HashIndex:
@@ -27,13 +25,15 @@ class HashIndex:
     def __init__(self, keys: NDArray[np.int64]) -> None:
         bits = max(1, int(2 * len(keys) - 1).bit_length())
         self._shift = np.uint64(64 - bits)
-        bucket = self._bucket(keys)
-        order = np.argsort(bucket, kind="stable").astype(np.int32)
-        self._keys = keys[order]
-        self._position = order
-        counts = np.bincount(bucket, minlength=1 << bits)
+        placed = self._bucket(keys)
+        placed <<= 31  # bucket and position sort as one number: several times faster than an argsort
+        placed |= np.arange(len(keys))
+        placed.sort()
+        self._position = (placed & (1 << 31) - 1).astype(np.int32)
+        self._keys = keys.take(self._position)
+        placed >>= 31
         self._begin = np.zeros((1 << bits) + 1, dtype=np.int32)
-        np.cumsum(counts, out=self._begin[1:])
+        np.cumsum(np.bincount(placed, minlength=1 << bits), out=self._begin[1:])
 
     @property
     def nbytes(self) -> int:
@@ -70,11 +70,15 @@ class HashIndex:
 
 
 class IdIndex:
-    """Item ids of one catalog to item indexes; int64 ids directly, strings through their XXH3 hash and a comparison."""
+    """Item ids of one catalog to item indexes; int64 ids directly, strings through a hash and a comparison."""
 
-    def __init__(self, ids: NDArray[np.int64] | pa.Array) -> None:
-        self._ids = ids
-        self._index = HashIndex(ids if isinstance(ids, np.ndarray) else _hash_column(ids))
+    def __init__(self, ids: Ids) -> None:
+        self._is_text = not isinstance(ids, np.ndarray)
+        if isinstance(ids, np.ndarray):
+            self._index = HashIndex(ids)
+        else:
+            self._texts = Texts.of(ids)
+            self._index = HashIndex(hash_texts(self._texts))
 
     @property
     def nbytes(self) -> int:
@@ -84,36 +88,34 @@ class IdIndex:
         """Item index of each id or -1, int32 ``[n]``. Raises RequestError ``bad_request`` for the other kind of id."""
         if len(ids) == 0:
             return np.empty(0, dtype=np.int32)
-        if isinstance(ids, np.ndarray) is not isinstance(self._ids, np.ndarray):
-            asked, declared = ("integers", "strings") if isinstance(ids, np.ndarray) else ("strings", "integers")
+        if isinstance(ids, np.ndarray) is self._is_text:
+            asked, declared = ("strings", "integers") if not self._is_text else ("integers", "strings")
             raise RequestError("bad_request", f"item ids are {asked}, this catalog's are {declared}")
-        if isinstance(ids, np.ndarray) and ids.dtype != np.int64:
+        if not isinstance(ids, np.ndarray):
+            return self._find_texts(_asked_texts(ids))
+        if ids.dtype != np.int64:
             raise RequestError("bad_request", f"item ids are {ids.dtype}, not int64")
-        return self._index.find(ids) if isinstance(ids, np.ndarray) else self._find_strings(ids)
+        return self._index.find(ids)
 
-    def _find_strings(self, ids: Sequence[str]) -> NDArray[np.int32]:
-        try:
-            encoded = [item.encode() for item in ids]
-        except UnicodeEncodeError as error:
-            raise RequestError("bad_request", "an item id is not valid text") from error
-        hashes = _hash(encoded)
+    def find_column(self, ids: Ids) -> NDArray[np.int32]:
+        """As ``find``, for a catalog's column of the same kind."""
+        return self._index.find(ids) if isinstance(ids, np.ndarray) else self._find_texts(Texts.of(ids))
+
+    def _find_texts(self, asked: Texts) -> NDArray[np.int32]:
+        hashes = hash_texts(asked)
         found = self._index.find(hashes)
-        held = self._ids.take(pa.array(np.maximum(found, 0))).cast(pa.binary())
-        same = pc.equal(held, pa.array(encoded, pa.binary())).to_numpy(zero_copy_only=False)
-        for i in np.flatnonzero(~same & (found >= 0)):  # another string of the same hash stands first
+        hit = np.flatnonzero(found >= 0)
+        same = asked.take(hit).equal(self._texts.take(found[hit]))
+        for i in hit[~same]:  # another string of the same hash stands first
             twins = self._index.all_of(int(hashes[i]))
-            found[i] = next((twin for twin in twins if self._ids[int(twin)].as_py() == ids[int(i)]), -1)
+            one = asked.take(np.repeat(i, len(twins)))
+            right = twins[one.equal(self._texts.take(twins))]
+            found[i] = right[0] if len(right) else -1
         return found
 
 
-def _hash_column(strings: pa.Array) -> NDArray[np.int64]:
-    hashes = np.empty(len(strings), dtype=np.int64)
-    for begin in range(0, len(strings), _HASH_CHUNK):
-        chunk = strings.slice(begin, _HASH_CHUNK).cast(pa.binary()).to_pylist()
-        hashes[begin : begin + len(chunk)] = _hash(chunk)
-    return hashes
-
-
-def _hash(strings: Sequence[bytes]) -> NDArray[np.int64]:
-    hashes = map(xxhash.xxh3_64_intdigest, strings, repeat(_SEED))
-    return np.fromiter(hashes, np.uint64, len(strings)).view(np.int64)
+def _asked_texts(ids: Sequence[str]) -> Texts:
+    try:
+        return Texts.of(pa.array(ids, pa.string()))
+    except UnicodeEncodeError as error:
+        raise RequestError("bad_request", "an item id is not valid text") from error

@@ -1,9 +1,10 @@
 """A catalog version on the device."""
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -12,85 +13,188 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.catalog.catalog import Catalog
-from engine.catalog.filters import FilterKey, live_items
+from engine.catalog.delta import Delta, Overlay
+from engine.catalog.filters import FilterKey, passing
 from engine.catalog.lookup import IdIndex
-from engine.errors import RequestError
+from engine.catalog.placed import PlacedItems
+from engine.catalog.trie import TrieTensors, trie_tensors
+from engine.errors import CatalogError, RequestError
 from engine.request import ItemIds, TagFilter
 
 FILTERS_KEPT = 16
 
+Values = TypeVar("Values", list[Any], NDArray[Any])
+
 
 @dataclass(frozen=True, slots=True)
 class _Live:
-    passes: NDArray[np.bool_]
     counts: Tensor
     total: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Items on the host and the device, with the index of their ids."""
+
+    catalog: Catalog
+    ids: IdIndex
+    placed: PlacedItems
+
+    @classmethod
+    def of(cls, catalog: Catalog, device: torch.device) -> "_Source":
+        return cls(catalog, IdIndex(catalog.ids), PlacedItems(catalog, device))
+
+
 class ResidentCatalog:
-    """An immutable catalog whose trie lies on ``device``; item ids, codes and fields stay on the host.
+    """An immutable version whose trie lies on ``device``; item ids, codes and fields stay on the host.
 
     - ``code``, ``child_begin``, ``item_begin``: the arrays of ``Trie`` as int32 tensors on the device
     - running counts of live items are kept on the device for the ``filters`` least recently used filters
 
-    Safe to use from several threads.
+    A version made by a delta has a whole trie and counts of its own; all else it shares with its parent: the items of
+    the base, and beside them the few that deltas brought. Safe to use from several threads.
     """
 
     def __init__(self, catalog: Catalog, device: torch.device, filters: int = FILTERS_KEPT) -> None:
-        trie = catalog.trie
-        self.catalog = catalog
+        base = _Source.of(catalog, device)
+        self._set(catalog.version, device, filters, base, None, Overlay.nothing(catalog))
+        self._place(trie_tensors(base.placed.sids()))
+
+    def changed_by(self, delta: Delta) -> "ResidentCatalog":
+        """The version that ``delta`` makes of this one.
+
+        Raises CatalogError ``parent`` for a delta of another version, ``incompatible`` for one of other items.
+        """
+        if delta.parent != self.version:
+            raise CatalogError("parent", f"version {delta.version} changes {delta.parent}, not {self.version}")
+        changed = object.__new__(ResidentCatalog)
+        overlay = self._overlay.followed_by(delta, self._base.catalog, self._base.ids)
+        same_items = not delta.upserts.items
+        added = _Source.of(overlay.added, self.device) if overlay.added.items else None
+        changed._set(delta.version, self.device, self._filters, self._base, added, overlay)
+        if same_items:  # the trie stays: only flags change
+            changed._place(TrieTensors(self.code, self.child_begin, self.item_begin), self._row_of_item)
+        else:
+            rows = overlay.rows(self._base.catalog.items).rows(self.device)
+            changed._place(trie_tensors(changed._all_sids()[:, rows]), rows)
+        return changed
+
+    def _set(
+        self,
+        version: str,
+        device: torch.device,
+        filters: int,
+        base: _Source,
+        added: _Source | None,
+        overlay: Overlay,
+    ) -> None:
+        self.version = version
         self.device = device
-        self.version = catalog.version
-        self.levels = trie.levels
-        self.code = tuple(_upload(array, device) for array in trie.code)
-        self.child_begin = tuple(_upload(array, device) for array in trie.child_begin)
-        self.item_begin = tuple(_upload(array, device) for array in trie.item_begin)
-        self._codes = _item_codes(catalog)
-        self._ids = IdIndex(catalog.ids)
+        self.levels = len(base.catalog.sizes)
+        self._base = base
+        self._added = added
+        self._overlay = overlay
+        self._rows = overlay.rows(base.catalog.items)
         self._lock = Lock()
         self._filters = filters
-        self._everything = self._count(FilterKey())
         self._filtered: OrderedDict[FilterKey, _Live] = OrderedDict()
+
+    def _place(self, trie: TrieTensors, row_of_item: Tensor | None = None) -> None:
+        self.code, self.child_begin, self.item_begin = trie
+        self._row_of_item = row_of_item
+        self._everything = self._count(FilterKey())
 
     @property
     def items(self) -> int:
-        return self.catalog.trie.items
+        return self._rows.items
+
+    @property
+    def overlaid(self) -> int:
+        """Items that deltas brought since the base: what the next delta's time grows with."""
+        return self._overlay.added.items
+
+    @property
+    def base(self) -> PlacedItems:
+        """What versions of the same base share on the device."""
+        return self._base.placed
+
+    @property
+    def own_bytes(self) -> int:
+        """Bytes on the device beside the base; counts of one filter among them."""
+        brought = self._added.placed.nbytes if self._added is not None else 0
+        rows = self._row_of_item.nbytes if self._row_of_item is not None else 0
+        trie = sum(tensor.nbytes for tensor in (*self.code, *self.child_begin, *self.item_begin))
+        return brought + rows + trie + 2 * self._everything.counts.nbytes
+
+    def merged(self) -> Catalog:
+        """The version as one catalog on the host."""
+        return self._overlay.merged_into(self._base.catalog, self.version)
 
     def lookup(self, ids: ItemIds) -> NDArray[np.int32]:
         """Item index of each id, -1 if unknown, int32 ``[n]``. The wrong kind of id: RequestError ``bad_request``."""
-        return self._ids.find(ids)
+        rows = self._base.ids.find(ids)
+        if self._added is not None:
+            added = self._added.ids.find(ids)
+            rows = np.where(added >= 0, added + np.int32(self._rows.base), rows)
+        return self._rows.index_of(rows)
 
     def codes_of(self, item_indexes: NDArray[np.integer]) -> NDArray[np.int32]:
         """SID codes of items (indexes in ``0 .. items - 1``), int32 ``[n, levels]``."""
-        return self._codes.take(item_indexes, axis=0).astype(np.int32)
+        return self._gather(item_indexes, lambda catalog, rows: catalog.sids.take(rows, axis=0)).astype(np.int32)
 
     def ids_of(self, item_indexes: NDArray[np.integer]) -> ItemIds:
         """Item ids, int64 ``[n]`` or a list of strings."""
-        ids = self.catalog.ids
-        if isinstance(ids, np.ndarray):
-            return ids.take(item_indexes)
-        strings: list[str] = ids.take(pa.array(item_indexes)).to_pylist()
+        if isinstance(self._base.catalog.ids, np.ndarray):
+            numbers: NDArray[np.int64] = self._gather(item_indexes, lambda catalog, rows: catalog.ids.take(rows))
+            return numbers
+        strings: list[str] = self._gather(item_indexes, lambda catalog, rows: _values(catalog.ids, rows))
         return strings
 
     def fields_of(self, names: Sequence[str], item_indexes: NDArray[np.integer]) -> Mapping[str, list[object]]:
         """Item fields, ``n`` values each. Raises RequestError ``bad_request`` for a field that the catalog lacks."""
-        unknown = [name for name in names if name not in self.catalog.fields]
+        unknown = [name for name in names if name not in self._base.catalog.fields]
         if unknown:
             raise RequestError("bad_request", f"the catalog has no field {unknown[0]!r}")
-        rows = pa.array(item_indexes)
-        return {name: self.catalog.fields[name].take(rows).to_pylist() for name in names}
+        return {name: self._field_of(name, item_indexes) for name in names}
+
+    def _field_of(self, name: str, item_indexes: NDArray[np.integer]) -> list[object]:
+        return self._gather(item_indexes, lambda catalog, rows: _values(catalog.fields[name], rows))
 
     def live_counts(self, tags: TagFilter | None = None) -> Tensor:
         """Running counts of live items, int32 ``[items + 1]`` on the device; items ``i .. j - 1``: ``[j] - [i]``."""
         return self._live(tags).counts
 
     def live_total(self, tags: TagFilter | None = None) -> int:
-        """Live items under a filter, without a device synchronisation."""
+        """Live items under a filter."""
         return self._live(tags).total
 
     def passes(self, item_indexes: NDArray[np.integer], tags: TagFilter | None = None) -> NDArray[np.bool_]:
         """Which of the items may be recalled under a filter, bool ``[n]``, on the host."""
-        return self._live(tags).passes.take(item_indexes)
+        key = FilterKey.of(tags)
+        passed = self._gather(item_indexes, lambda catalog, rows: passing(catalog, key, rows))
+        if len(self._overlay.withdrawn):
+            rows, withdrawn = self._rows.row_of(item_indexes), self._overlay.withdrawn
+            passed &= withdrawn.take(np.searchsorted(withdrawn, rows), mode="clip") != rows
+        return passed
+
+    def _gather(
+        self, item_indexes: NDArray[np.integer], read: Callable[[Catalog, NDArray[np.integer]], Values]
+    ) -> Values:
+        """What ``read`` finds of each item, wherever it stands."""
+        if self._added is None:
+            return read(self._base.catalog, item_indexes)
+        rows = self._rows.row_of(item_indexes)
+        base = self._rows.base
+        values = read(self._base.catalog, np.minimum(rows, base - 1))
+        brought = np.flatnonzero(rows >= base)
+        if len(brought):
+            found = read(self._added.catalog, rows[brought] - base)
+            if isinstance(values, np.ndarray):
+                values[brought] = found
+            else:
+                for at, value in zip(brought.tolist(), found, strict=True):
+                    values[at] = value
+        return values
 
     def _live(self, tags: TagFilter | None) -> _Live:
         key = FilterKey.of(tags)
@@ -104,36 +208,49 @@ class ResidentCatalog:
         return live
 
     def _count(self, key: FilterKey) -> _Live:
-        live = live_items(self.catalog, key)
+        live = self._base.placed.live(key)
+        if len(self._overlay.withdrawn):
+            live[torch.tensor(self._overlay.withdrawn, dtype=torch.int64, device=self.device)] = False
+        if self._added is not None:
+            live = torch.cat([live, self._added.placed.live(key)])
+        if self._row_of_item is not None:
+            live = live[self._row_of_item]
         counts = torch.zeros(len(live) + 1, dtype=torch.int32, device=self.device)
-        torch.cumsum(torch.from_numpy(live).to(self.device), 0, dtype=torch.int32, out=counts[1:])
-        if self.device.type == "cuda":  # who reads it does so on a stream of its own
-            torch.cuda.current_stream(self.device).synchronize()
-        return _Live(live, counts, int(np.count_nonzero(live)))
+        torch.cumsum(live, 0, dtype=torch.int32, out=counts[1:])
+        # reading the total also waits for the counts: who reads them does so on a stream of its own
+        return _Live(counts, int(counts[-1]))
+
+    def _all_sids(self) -> Tensor:
+        sids = [source.placed.sids() for source in (self._base, self._added) if source is not None]
+        return torch.cat(sids, dim=1) if len(sids) > 1 else sids[0]
 
 
 def device_bytes(catalog: Catalog) -> int:
-    """Bytes that a catalog needs on its device: the trie, the unfiltered counts and those of one filter."""
-    trie = catalog.trie
-    arrays = (*trie.code, *trie.child_begin, *trie.item_begin)
-    return sum(array.nbytes for array in arrays) + 2 * 4 * (trie.items + 1)
+    """Bytes that a catalog needs on its device while it is staged, at most."""
+    tags = catalog.tags.bits.nbytes + catalog.tags.items_flat.nbytes
+    return catalog.sids.nbytes + catalog.items + tags + changed_bytes(catalog.items, catalog.sizes)
+
+
+def changed_bytes(items: int, sizes: Sequence[int]) -> int:
+    """Bytes that a version of so many items needs beside its base while it is staged, at most: trie, counts, codes."""
+    return trie_bytes(items, sizes) + 4 * items * (3 + 2 * len(sizes))
+
+
+def trie_bytes(items: int, sizes: Sequence[int]) -> int:
+    """Bytes of the largest trie that so many items can make."""
+    nodes, total = 1, 2 * 4
+    for size in sizes:
+        total += 4 * (nodes + 1)
+        nodes = min(nodes * size, items)
+        total += 4 * nodes + 4 * (nodes + 1)
+    return total
 
 
 def host_bytes(catalog: Catalog) -> int:
-    """Bytes that the host side of a resident catalog adds to the catalog itself: SID codes, the id index, a filter."""
-    width = 2 if max(catalog.trie.sizes) <= 1 << 16 else 4
-    return catalog.trie.items * (catalog.trie.levels * width + 12 + 16 + 2)
+    """Bytes that the host side of a resident catalog adds to the catalog itself: the id index."""
+    return catalog.items * (12 + 16)
 
 
-def _upload(array: NDArray[np.int32], device: torch.device) -> Tensor:
-    # a copy in any case: the host array may be a read-only view of a file's bytes
-    return torch.tensor(array, dtype=torch.int32, device=device)
-
-
-def _item_codes(catalog: Catalog) -> NDArray[np.integer]:
-    """SID codes by item, ``[items, levels]``, as narrow as the codebooks allow."""
-    trie = catalog.trie
-    codes = np.empty((trie.items, trie.levels), dtype=np.uint16 if max(trie.sizes) <= 1 << 16 else np.int32)
-    for level in range(trie.levels):
-        codes[:, level] = np.repeat(trie.code[level], np.diff(trie.item_begin[level + 1]))
-    return codes
+def _values(column: pa.Array, rows: NDArray[np.integer]) -> list[Any]:
+    values: list[Any] = column.take(pa.array(rows)).to_pylist()
+    return values

@@ -9,7 +9,8 @@ from threading import Lock
 import torch
 
 from engine.catalog.catalog import Catalog
-from engine.catalog.resident import ResidentCatalog, device_bytes, host_bytes
+from engine.catalog.delta import Delta
+from engine.catalog.resident import ResidentCatalog, changed_bytes, device_bytes, host_bytes
 from engine.errors import CatalogError, RequestError
 
 
@@ -37,6 +38,9 @@ class CatalogStore:
         self.model_id = model_id
         self.level_sizes = tuple(level_sizes)
         self._free_memory = free_memory or (lambda: free_memory_of(device))
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._lock = Lock()
         self._slots: dict[str, _Slot] = {}
         self._active: str | None = None
@@ -60,12 +64,14 @@ class CatalogStore:
     def resident_bytes(self) -> int:
         """Device bytes of all versions, those included that only a pin still holds."""
         with self._lock:
-            return sum(slot.resident.nbytes for slot in self._slots.values())
+            residents = [slot.resident for slot in self._slots.values()]
+        shared = {id(each.base): each.base.nbytes for each in residents}
+        return sum(each.own_bytes for each in residents) + sum(shared.values())
 
     def sizes(self) -> Mapping[str, int]:
         """Device bytes of every version that can be pinned by name."""
         with self._lock:
-            return {name: device_bytes(self._slots[name].resident.catalog) for name in self._named()}
+            return {name: _bytes(self._slots[name].resident) for name in self._named()}
 
     def check_model(self, model: str, sizes: Sequence[int]) -> None:
         """Raises CatalogError ``incompatible`` if a catalog for ``model`` with codebooks of ``sizes`` does not fit."""
@@ -74,29 +80,52 @@ class CatalogStore:
         if tuple(sizes) != self.level_sizes:
             raise CatalogError("incompatible", f"level sizes {tuple(sizes)}, the model's are {self.level_sizes}")
 
-    def _check_memory(self, catalog: Catalog) -> None:
-        need = device_bytes(catalog) + (host_bytes(catalog) if self.device.type == "cpu" else 0)
+    def _check_memory(self, need: int) -> None:
         free = self._free_memory()
         if need > free:
             raise CatalogError("memory", f"needs {need} bytes beside the resident versions, {free} are free")
 
-    def stage(self, catalog: Catalog) -> ResidentCatalog:
-        """Upload a version beside the active one; an older staged version is dropped. Raises CatalogError."""
+    def stage(self, version: Catalog | Delta) -> ResidentCatalog:
+        """Upload a version beside the active one; an older staged version is dropped.
+
+        The parent of a delta must be resident. Raises CatalogError, ``parent`` if it is not.
+        """
         with self._lock:
-            if catalog.version in self._named():
-                return self._slots[catalog.version].resident
-        self.check_model(catalog.model, catalog.sizes)
-        self._check_memory(catalog)
-        try:
-            resident = ResidentCatalog(catalog, self.device)
-        except (MemoryError, torch.OutOfMemoryError) as error:
-            raise CatalogError("memory", f"out of memory while staging: {error}") from error
+            if version.version in self._named():
+                return self._slots[version.version].resident
+        resident = self._from_parent(version) if isinstance(version, Delta) else self._uploaded(version)
         with self._lock:
-            slot = self._slots.setdefault(catalog.version, _Slot(resident))
-            if catalog.version not in self._named():  # else another thread was faster
-                dropped, self._staged = self._staged, catalog.version
+            slot = self._slots.setdefault(version.version, _Slot(resident))
+            if version.version not in self._named():  # else another thread was faster
+                dropped, self._staged = self._staged, version.version
                 self._free(dropped)
             return slot.resident
+
+    def _uploaded(self, catalog: Catalog) -> ResidentCatalog:
+        self.check_model(catalog.model, catalog.sizes)
+        self._check_memory(device_bytes(catalog) + (host_bytes(catalog) if self.device.type == "cpu" else 0))
+        with _out_of_memory_refused(), self._lane():
+            return ResidentCatalog(catalog, self.device)
+
+    def _from_parent(self, delta: Delta) -> ResidentCatalog:
+        self.check_model(delta.upserts.model, delta.upserts.sizes)
+        try:
+            with self.pin(delta.parent) as parent:
+                self._check_memory(changed_bytes(parent.items + delta.upserts.items, self.level_sizes))
+                with _out_of_memory_refused(), self._lane():
+                    return parent.changed_by(delta)
+        except RequestError as error:
+            raise CatalogError("parent", f"version {delta.version} changes {delta.parent}: {error.message}") from error
+
+    @contextmanager
+    def _lane(self) -> Iterator[None]:
+        """Staging has a stream of its own: it waits for no batch and no batch waits for it."""
+        if self._stream is None:
+            yield
+            return
+        with torch.cuda.stream(self._stream):
+            yield
+        self._stream.synchronize()
 
     def activate(self, version: str) -> None:
         """Serve a resident version; the one that served becomes the previous. Raises CatalogError ``not_resident``."""
@@ -181,6 +210,18 @@ class CatalogStore:
     def _free(self, version: str | None) -> None:
         if version in self._slots and version not in self._named() and self._slots[version].pins == 0:
             del self._slots[version]
+
+
+def _bytes(resident: ResidentCatalog) -> int:
+    return resident.base.nbytes + resident.own_bytes
+
+
+@contextmanager
+def _out_of_memory_refused() -> Iterator[None]:
+    try:
+        yield
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise CatalogError("memory", f"out of memory while staging: {error}") from error
 
 
 def free_memory_of(device: torch.device) -> int:

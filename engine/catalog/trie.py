@@ -1,9 +1,12 @@
 """The item trie as flat arrays (compressed sparse rows, breadth-first)."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 IntArray = NDArray[np.int32]
 
@@ -28,6 +31,12 @@ class Trie:
     child_begin: tuple[IntArray, ...]
     item_begin: tuple[IntArray, ...]
 
+    @classmethod
+    def of(cls, sids: NDArray[np.integer], sizes: tuple[int, ...]) -> "Trie":
+        """The trie over ``sids`` ``[items, levels]``, which stand in lexicographic order."""
+        made = trie_tensors(torch.from_numpy(sids.T.astype(np.int32)))
+        return cls(sizes, *(tuple(tensor.numpy() for tensor in tensors) for tensors in made))
+
     @property
     def levels(self) -> int:
         return len(self.sizes)
@@ -39,3 +48,29 @@ class Trie:
     @property
     def items(self) -> int:
         return int(self.item_begin[0][-1])
+
+
+class TrieTensors(NamedTuple):
+    """The arrays of ``Trie`` as int32 tensors."""
+
+    code: tuple[Tensor, ...]
+    child_begin: tuple[Tensor, ...]
+    item_begin: tuple[Tensor, ...]
+
+
+def trie_tensors(sids: Tensor) -> TrieTensors:
+    """The trie over ``sids`` int32 ``[levels, items]``, items in lexicographic order, on their device."""
+    items = sids.shape[1]
+    code, child_begin = [], []
+    item_begin = [torch.tensor([0, items], dtype=torch.int32, device=sids.device)]
+    first = torch.zeros(items, dtype=torch.bool, device=sids.device)  # the item is the first below its node
+    first[0] = True
+    starts = torch.zeros(1, dtype=torch.int64, device=sids.device)
+    for codes in sids:
+        first[1:] |= codes[1:] != codes[:-1]
+        node = first.cumsum(0, dtype=torch.int32)  # of each item, counted from 1
+        child_begin.append(torch.cat([node[starts] - 1, node[-1:]]))
+        starts = first.nonzero().squeeze(1)
+        code.append(codes[starts])
+        item_begin.append(torch.cat([starts.int(), item_begin[0][1:]]))
+    return TrieTensors(tuple(code), tuple(child_begin), tuple(item_begin))

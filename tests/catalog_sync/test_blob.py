@@ -26,6 +26,7 @@ def rich_catalog(strings: bool = False) -> Catalog:
         ids=["b", "a", "c", "d"] if strings else np.array([2, 1, 3, 4]),
         sids=np.array([[1, 2], [1, 2], [0, 3], [0, 1]], dtype=np.int32),
         recallable=np.array([True, False, True, True]),
+        rank=np.array([1.0, 0.5, np.inf, 0.0]),
         tags={"x": np.array([True, False, True, False]), "y": np.array([False, True, False, True])},
         fields={
             "title": pa.array(["B", None, "C", "ä"]),
@@ -37,11 +38,18 @@ def rich_catalog(strings: bool = False) -> Catalog:
     )
 
 
+def few_tags() -> Catalog:
+    """Two tags that so few items hold that they have no bitmap."""
+    holders = {"x": np.arange(100) % 50 == 1, "y": np.arange(100) == 7}
+    return build_catalog(
+        version="", model="m", sizes=(4,), ids=np.arange(100), sids=np.zeros((100, 1), np.int32), tags=holders
+    )
+
+
 def assert_same(left: Catalog, right: Catalog) -> None:
-    assert (left.model, left.trie.sizes) == (right.model, right.trie.sizes)
-    for name in ("code", "child_begin", "item_begin"):
-        pairs = zip(getattr(left.trie, name), getattr(right.trie, name), strict=True)
-        assert all(np.array_equal(a, b) for a, b in pairs)
+    assert (left.model, left.sizes) == (right.model, right.sizes)
+    assert np.array_equal(left.sids, right.sids)
+    assert left.ranks().tolist() == right.ranks().tolist()
     assert list(left.ids) == list(right.ids)
     assert np.array_equal(left.recallable, right.recallable)
     assert {k: v.tolist() for k, v in left.tags.items()} == {k: v.tolist() for k, v in right.tags.items()}
@@ -110,34 +118,28 @@ def test_arrays_are_read_only_views_of_the_bytes() -> None:
     data = blob.encode(rich_catalog())
     catalog = blob.decode(data)
     whole = np.frombuffer(data, np.uint8)
-    arrays = (*catalog.trie.code, *catalog.trie.child_begin, *catalog.trie.item_begin, catalog.ids)
+    arrays = (catalog.sids, catalog.ids, catalog.ranks(), catalog.tags.bits)
     assert all(np.shares_memory(array, whole) and not array.flags.writeable for array in arrays)
 
 
 @pytest.mark.parametrize(
     ("name", "index", "value"),
     [
-        ("code/0", 1, 0),
-        ("code/0", 1, 4),
-        ("code/1", 0, -1),
-        ("code/1", 1, 1),
-        ("child_begin/0", 0, 1),
-        ("child_begin/0", 1, 3),
-        ("child_begin/1", 1, 0),
-        ("child_begin/1", 1, 3),
-        ("child_begin/1", 1, -(2**31)),
-        ("item_begin/0", 1, 5),
-        ("item_begin/1", 1, 3),
-        ("item_begin/2", 0, 1),
-        ("item_begin/2", 1, 2),
-        ("item_begin/2", 2, 2**31 - 1),
+        ("sids", 0, 1),
+        ("sids", 0, 4),
+        ("sids", 3, 0),
+        ("sids", 7, 1),
+        ("sids", 7, 4),
         ("ids", 0, 1),
+        ("rank", 0, np.nan),
+        ("rank", 2, 2.0),
         ("tags/begin", 1, -1),
         ("tags/begin", 2, 3),
         ("tags/begin", 1, 2**62),
-        ("tags/items", 0, 4),
-        ("tags/items", 0, -1),
-        ("tags/items", 1, 0),
+        ("tags/dense", 0, 1),
+        ("tags/dense", 0, -1),
+        ("tags/dense", 1, 2),
+        ("tags/bits", 0, 0x1A),
         ("field/3/offsets", 1, 9),
         ("field/3/offsets", 1, -(2**31)),
         ("field/3/text", 0, 0xFF),
@@ -154,16 +156,38 @@ def test_a_wrong_value_in_any_array_is_refused(name: str, index: int, value: int
     assert refused(data) == "structure"
 
 
+@pytest.mark.parametrize(
+    ("name", "index", "value"),
+    [
+        ("tags/begin", 1, 3),
+        ("tags/begin", 1, 0),
+        ("tags/items", 0, 51),
+        ("tags/items", 0, -1),
+        ("tags/items", 2, 100),
+    ],
+)
+def test_a_wrong_value_in_a_list_of_items_is_refused(name: str, index: int, value: int) -> None:
+    data = blob.encode(few_tags())
+    assert_same(blob.decode(data), few_tags())
+    dtype, count, offset = sections(data)[name]
+    array = np.frombuffer(data, dtype, count, offset)
+    assert array[index] != value
+    array[index] = value
+    assert refused(data) == "structure"
+
+
 def test_begins_whose_differences_overflow_are_refused() -> None:
-    """Every step of these is positive modulo 2^32, and the levels agree with each other."""
-    data = blob.encode(rich_catalog())
-    third = 1_431_655_766
-    for name, values in (
-        ("item_begin/2", [0, third, 2 * third - 2**32, 4]),
-        ("item_begin/1", [0, 2 * third - 2**32, 4]),
-    ):
-        dtype, count, offset = sections(data)[name]
-        np.frombuffer(data, dtype, count, offset)[:] = values
+    """Every step of these is positive modulo 2^64."""
+    data = blob.encode(few_tags())
+    dtype, count, offset = sections(data)["tags/begin"]
+    np.frombuffer(data, dtype, count, offset)[1] = -(2**63)
+    assert refused(data) == "structure"
+
+
+def test_items_of_one_sid_that_stand_in_another_order_are_refused() -> None:
+    data = blob.encode(few_tags())
+    dtype, count, offset = sections(data)["ids"]
+    np.frombuffer(data, dtype, count, offset)[3] = 1000
     assert refused(data) == "structure"
 
 
@@ -177,7 +201,7 @@ def test_strings_ids_that_repeat_are_refused() -> None:
 def test_what_is_not_a_catalog_or_of_another_format_is_refused() -> None:
     data = bytes(blob.encode(rich_catalog()))
     assert refused(b"") == refused(data[:19]) == refused(b"PAR1" + data[4:]) == "format"
-    assert refused(data[:8] + b"\x02" + data[9:]) == "format"
+    assert refused(data[:8] + b"\x01" + data[9:]) == "format"
 
 
 @pytest.mark.parametrize(

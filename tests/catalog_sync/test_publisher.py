@@ -183,7 +183,7 @@ def test_a_pointer_that_stands_in_the_way_is_named(fleet: Fleet, kind: str) -> N
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"format": 2}, "format"),
+        ({"format": 99}, "format"),
         ({"size": 0}, "manifest"),
         ({"size": 2**62}, "manifest"),
         ({"chunk_bytes": 0}, "manifest"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from engine.catalog.build import build_catalog, build_trie
+from engine.catalog.build import build_catalog
 from engine.errors import CatalogError
 from tests.engine.catalogs import Item, catalog_of, item_tables, leaf_order
 
@@ -43,11 +43,14 @@ def test_items_stand_in_leaf_order_by_rank_then_id_with_all_their_columns(table:
     }
 
 
-def test_the_order_of_build_trie_is_stable() -> None:
-    sids = np.array([[1, 0], [0, 1], [1, 0], [0, 1]], dtype=np.int32)
-    trie, order = build_trie(sids, (2, 2))
-    assert order.tolist() == [1, 3, 0, 2]
-    assert (trie.levels, trie.leaves, trie.items) == (2, 2, 4)
+@pytest.mark.parametrize("sizes", [(2, 2), (1 << 20,) * 2, (1 << 20,) * 8])
+def test_items_of_one_sid_without_rank_stand_by_id(sizes: tuple[int, ...]) -> None:
+    sids = np.zeros((4, len(sizes)), np.int32)
+    sids[:, -2:] = [[1, 0], [0, 1], [1, 0], [0, 1]]
+    catalog = build_catalog(version="v", model="m", sizes=sizes, ids=np.array([7, 3, 5, 9]), sids=sids)
+    assert catalog.ids.tolist() == [3, 9, 5, 7]
+    assert (catalog.trie.levels, catalog.trie.leaves, catalog.trie.items) == (len(sizes), 2, 4)
+    assert (catalog.items, catalog.leaves, catalog.leaf_sizes().tolist()) == (4, 2, [2, 2])
 
 
 @pytest.mark.parametrize(
@@ -64,7 +67,7 @@ def test_the_order_of_build_trie_is_stable() -> None:
 )
 def test_bad_sids_are_refused(sizes: tuple[int, ...], sids: np.ndarray, reason: str, text: str) -> None:
     with pytest.raises(CatalogError, match=text) as caught:
-        build_trie(sids, sizes)
+        build_catalog(version="v", model="m", sizes=sizes, ids=np.arange(len(sids)), sids=sids)
     assert caught.value.reason == reason
 
 

@@ -11,6 +11,7 @@ from tests.engine.catalogs import Item, catalog_of
 
 CPU = torch.device("cpu")
 PLENTY = 1 << 40
+ITEM_BYTES = 2 + 1  # its code and whether it is recallable
 
 
 def store(free: int = PLENTY) -> CatalogStore:
@@ -170,9 +171,8 @@ def test_batches_never_see_a_freed_or_foreign_version_while_versions_swap() -> N
     assert not faults
     assert catalogs.resident() == ("v99", "v98")
     with catalogs.pin() as held:
-        assert catalogs.resident_bytes() == 2 * 4 * sum(
-            map(len, (*held.code, *held.child_begin, *held.item_begin, held.live_counts(), held.live_counts()))
-        )
+        arrays = (*held.code, *held.child_begin, *held.item_begin, held.live_counts(), held.live_counts())
+        assert catalogs.resident_bytes() == 2 * (sum(tensor.nbytes for tensor in arrays) + ITEM_BYTES)
 
 
 def test_a_kept_version_stays_through_swaps_until_it_is_released() -> None:

@@ -60,7 +60,7 @@ class Build(BaseModel):
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             step = progress.add_task(f"reading {self.source.name}", total=None)
             catalog = load_source(self.source, model=model, sizes=sizes)
-            progress.update(step, description=f"packing {catalog.trie.items:,} items")
+            progress.update(step, description=f"packing {catalog.items:,} items")
             data = blob.encode(catalog)
             progress.update(step, description=f"writing {self.output.name}")
             try:
@@ -89,14 +89,14 @@ def _build_summary(catalog: "Catalog", version: str, size: int, seconds: float) 
     from rich.table import Table
     from rich.text import Text
 
-    per_sid = np.diff(catalog.trie.item_begin[-1])
+    per_sid = catalog.leaf_sizes()
     table = Table(show_header=False)
     rows = {
         "version": version,
         "model": catalog.model,
-        "levels": " x ".join(f"{level:,}" for level in catalog.trie.sizes),
-        "items": f"{catalog.trie.items:,} ({np.count_nonzero(catalog.recallable):,} recallable)",
-        "leaves (distinct SIDs)": f"{catalog.trie.leaves:,}",
+        "levels": " x ".join(f"{level:,}" for level in catalog.sizes),
+        "items": f"{catalog.items:,} ({np.count_nonzero(catalog.recallable):,} recallable)",
+        "leaves (distinct SIDs)": f"{catalog.leaves:,}",
         "SIDs of several items": f"{np.count_nonzero(per_sid > 1):,} (at most {per_sid.max():,} items on one)",
         "tags": f"{len(catalog.tags):,}",
         "fields": ", ".join(sorted(catalog.fields)) or "none",

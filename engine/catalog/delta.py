@@ -1,0 +1,158 @@
+"""Deltas: what a version changes of its parent, and what a chain of them changes of a base."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from engine.catalog.build import leaf_order
+from engine.catalog.catalog import Catalog, Ids
+from engine.catalog.lookup import IdIndex
+from engine.catalog.rows import IntArray, RowMap
+from engine.errors import CatalogError
+
+_Comparison = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.bool_]]
+"""Rows of the base and numbers of the searches to whether each row comes before the item searched for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A version that says only what it changes.
+
+    - ``parent``: the version that it changes
+    - ``upserts``: items that are new, or replace the one of the same id; none or more, in leaf order
+    - ``withdrawn``: ids of items that are no longer recallable; they keep their SID. An id that the parent lacks
+      changes nothing. No id is among the upserts too
+    """
+
+    version: str
+    parent: str
+    upserts: Catalog
+    withdrawn: Ids
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """What a chain of deltas changes of a base, as one.
+
+    - ``added``: the items that are new or changed, in leaf order
+    - ``before``: int32 ``[added]``: how many items of the base come before each
+    - ``removed``: int32, ascending: items of the base that one of ``added`` replaces
+    - ``withdrawn``: int32, ascending: items of the base that are no longer recallable
+    """
+
+    added: Catalog
+    before: IntArray
+    removed: IntArray
+    withdrawn: IntArray
+
+    @classmethod
+    def nothing(cls, base: Catalog) -> "Overlay":
+        none = np.empty(0, dtype=np.int32)
+        return cls(base.take(none), none, none, none)
+
+    def rows(self, base: int) -> RowMap:
+        return RowMap(base, self.before, self.removed)
+
+    def followed_by(self, delta: Delta, base: Catalog, ids: IdIndex) -> "Overlay":
+        """What this and then ``delta`` change of ``base``, whose ids ``ids`` indexes.
+
+        Takes time for the changes and the logarithm of the base. Raises CatalogError ``incompatible`` for a delta whose
+        items are of another kind than those of the base.
+        """
+        check_same_kind(base, delta.upserts)
+        added, before = self._without(delta, IdIndex(self.added.ids) if self.added.items else None)
+        new = delta.upserts
+        before = np.concatenate([before, _rank_in(base, new)])
+        joined = added.joined(new)
+        order = leaf_order(joined) if joined.items else np.empty(0, dtype=np.intp)
+        removed = _merged(self.removed, ids.find_column(new.ids))
+        withdrawn = np.setdiff1d(_merged(self.withdrawn, ids.find_column(delta.withdrawn)), removed)
+        return Overlay(joined.take(order), before[order], removed, withdrawn)
+
+    def _without(self, delta: Delta, ids: IdIndex | None) -> tuple[Catalog, IntArray]:
+        """The added items that ``delta`` leaves, as it leaves them."""
+        if ids is None:
+            return self.added, self.before
+        recallable = self.added.recallable.copy()
+        gone = ids.find_column(delta.withdrawn)
+        recallable[gone[gone >= 0]] = False
+        kept = np.ones(self.added.items, dtype=np.bool_)
+        again = ids.find_column(delta.upserts.ids)
+        kept[again[again >= 0]] = False
+        rows = np.flatnonzero(kept)
+        return replace(self.added, recallable=recallable).take(rows), self.before[rows]
+
+    def merged_into(self, base: Catalog, version: str) -> Catalog:
+        """The catalog that a build of all items of the version would make."""
+        if len(self.withdrawn):
+            recallable = base.recallable.copy()
+            recallable[self.withdrawn] = False
+            base = replace(base, recallable=recallable)
+        rows = self.rows(base.items)
+        return base.joined(self.added).take(rows.row_of(np.arange(rows.items, dtype=np.int32)), version)
+
+
+def check_same_kind(base: Catalog, items: Catalog) -> None:
+    """Raises CatalogError ``incompatible`` unless ``items`` could stand among those of ``base``."""
+    if (items.model, items.sizes) != (base.model, base.sizes):
+        raise CatalogError("incompatible", f"items of model {items.model!r} in a catalog of {base.model!r}")
+    if isinstance(items.ids, np.ndarray) is not isinstance(base.ids, np.ndarray):
+        raise CatalogError("incompatible", "item ids are integers in one and strings in the other")
+    for name, column in items.fields.items():
+        if name not in base.fields:
+            raise CatalogError("incompatible", f"the catalog has no field {name!r}: that takes a new base")
+        if base.fields[name].type != column.type:
+            raise CatalogError("incompatible", f"field {name!r} is {base.fields[name].type}, not {column.type}")
+
+
+def _merged(rows: IntArray, found: IntArray) -> IntArray:
+    return np.union1d(rows, found[found >= 0]).astype(np.int32)
+
+
+def _rank_in(base: Catalog, items: Catalog) -> IntArray:
+    """How many items of ``base`` come before each of ``items``, int32; both in leaf order."""
+    whole = np.zeros(items.items, dtype=np.int64), np.full(items.items, base.items, dtype=np.int64)
+    begin = _bisect(*whole, lambda rows, at: _less(base.sids, items.sids, rows, at, equal=False))
+    end = _bisect(begin, whole[1], lambda rows, at: _less(base.sids, items.sids, rows, at, equal=True))
+    shared = np.flatnonzero(begin < end)  # the base has their leaf
+    inside = _bisect(begin[shared], end[shared], lambda rows, at: _comes_first(base, rows, items, shared[at]))
+    begin[shared] = inside
+    return begin.astype(np.int32)
+
+
+def _bisect(low: NDArray[np.int64], high: NDArray[np.int64], before: _Comparison) -> NDArray[np.int64]:
+    """For each search the first row from ``low`` to before ``high`` that is not ``before`` its item; all in step."""
+    low, high = low.copy(), high.copy()
+    while len(open_ := np.flatnonzero(low < high)):
+        middle = (low[open_] + high[open_]) >> 1
+        right = before(middle, open_)
+        low[open_[right]] = middle[right] + 1
+        high[open_[~right]] = middle[~right]
+    return low
+
+
+def _less(
+    sids: NDArray[np.integer], wanted: NDArray[np.integer], rows: NDArray[np.int64], at: NDArray[np.int64], equal: bool
+) -> NDArray[np.bool_]:
+    """Whether the SIDs of ``rows`` are less than (or equal to) the wanted ones."""
+    left, right = sids.take(rows, axis=0), wanted.take(at, axis=0)
+    less = np.full(len(rows), equal)
+    for level in reversed(range(left.shape[1])):
+        a, b = left[:, level], right[:, level]
+        less = (a < b) | ((a == b) & less)
+    return less
+
+
+def _comes_first(base: Catalog, rows: NDArray[np.int64], items: Catalog, at: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether the base's items ``rows`` come before the items ``at`` of the same SID: by rank, then by id."""
+    if isinstance(base.ids, np.ndarray):
+        first = base.ids.take(rows) < items.ids.take(at)
+    else:
+        first = pc.less(base.ids.take(pa.array(rows)), items.ids.take(pa.array(at))).to_numpy(zero_copy_only=False)
+    left, right = base.ranks(rows), items.ranks(at)
+    comes_first: NDArray[np.bool_] = (left < right) | ((left == right) & first)
+    return comes_first
