@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
+from consumer.service.histogram import BeforeCollect, BulkHistogram
 from consumer.serving.observer import CloseReason, Rebalance, Stage
 from consumer.wire.reply import Status
 from engine.errors import ErrorCode
@@ -54,6 +55,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.before_collect = BeforeCollect(self.registry)
         self.definitions: list[Definition] = []
 
         # What came in.
@@ -86,7 +88,7 @@ class Metrics:
         self.repeats = self._counter(
             "repeats_total", "Requests that came again and were answered with the reply kept, without the engine."
         )
-        self.latency = self._histogram(
+        self.latency = self._bulk_histogram(
             "request_seconds",
             "Time of a request: waiting for its batch, prefill, decode, admission to reply, admission to the broker's "
             "confirmation.",
@@ -169,12 +171,14 @@ class Metrics:
         self._define("gauge", name, text, labels)
         return Gauge(PREFIX + name, text, labels, registry=self.registry)
 
-    def _histogram(self, name: str, text: str, buckets: Sequence[float], **labels: Sequence[str]) -> Histogram:
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        self._define("histogram", name, text, ())
+        return Histogram(PREFIX + name, text, buckets=buckets, registry=self.registry)
+
+    def _bulk_histogram(self, name: str, text: str, buckets: Sequence[float], **labels: Sequence[str]) -> BulkHistogram:
         self._define("histogram", name, text, labels)
-        histogram = Histogram(PREFIX + name, text, tuple(labels), buckets=buckets, registry=self.registry)
-        for value in _known_values(labels):
-            histogram.labels(value)
-        return histogram
+        ((label, values),) = labels.items()
+        return BulkHistogram(PREFIX + name, text, buckets, label, values, self.registry)
 
     def _define(self, kind: Kind, name: str, text: str, labels: Iterable[str]) -> None:
         self.definitions.append(Definition(PREFIX + name, kind, text, tuple(labels)))

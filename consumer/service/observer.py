@@ -4,8 +4,8 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from threading import Lock
-from typing import Literal
+from contextlib import suppress
+from typing import Literal, TypeVar
 
 from consumer.service.metrics import DEAD_LETTER_REASONS, ERROR_CODES, OTHER, Metrics
 from consumer.serving.observer import CloseReason, Rebalance, ReplyTimes, Stage
@@ -13,6 +13,10 @@ from consumer.wire.reply import Status
 
 RECENT_S = 60.0
 RECENT_VALUES = 4096
+FLUSH_AT = 1024
+"""Replies that are kept before they are counted."""
+
+T = TypeVar("T")
 
 
 class Recent:
@@ -20,17 +24,14 @@ class Recent:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._lock = Lock()
         self._values: deque[tuple[float, float]] = deque(maxlen=RECENT_VALUES)
 
     def add(self, value: float) -> None:
-        with self._lock:
-            self._values.append((self._clock(), value))
+        self._values.append((self._clock(), value))
 
     def values(self) -> list[float]:
         oldest = self._clock() - RECENT_S
-        with self._lock:
-            return sorted(value for when, value in self._values if when >= oldest)
+        return sorted(value for when, value in self._values.copy() if when >= oldest)
 
     def mean(self) -> float | None:
         values = self.values()
@@ -47,13 +48,22 @@ class MetricsObserver:
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
-        # Of every reply; looking a label up costs more than counting.
-        self._ok = metrics.replies.labels("ok")
-        self._queue, self._prefill, self._decode, self._total, self._confirmed = (
-            metrics.latency.labels(phase) for phase in ("queue", "prefill", "decode", "total", "confirmed")
-        )
+        # What every reply reports is kept and counted by the thousand, or when somebody looks.
+        self._ok: deque[ReplyTimes] = deque()
+        self._confirmed: deque[float] = deque()
+        metrics.before_collect.calls.append(self.flush)
         self.latency_s = Recent(clock)
         self.batch_requests = Recent(clock)
+
+    def flush(self) -> None:
+        """Count what was kept; from any thread."""
+        latency, ok, confirmed = self._metrics.latency, _taken(self._ok), _taken(self._confirmed)
+        self._metrics.replies.labels("ok").inc(len(ok))
+        latency.labels("queue").observe_many([times.queue for times in ok])
+        latency.labels("prefill").observe_many([times.prefill for times in ok])
+        latency.labels("decode").observe_many([times.decode for times in ok])
+        latency.labels("total").observe_many([times.total for times in ok])
+        latency.labels("confirmed").observe_many(confirmed)
 
     def received(self, records: int, size: int) -> None:
         self._metrics.records.inc(records)
@@ -86,18 +96,18 @@ class MetricsObserver:
         if status != "ok":
             self._metrics.replies.labels(status).inc()
             return
-        self._ok.inc()
-        self._queue.observe(times.queue)
-        self._prefill.observe(times.prefill)
-        self._decode.observe(times.decode)
-        self._total.observe(times.total)
+        self._ok.append(times)
         self.latency_s.add(times.total)
+        if len(self._ok) >= FLUSH_AT:
+            self.flush()
 
     def repeated(self) -> None:
         self._metrics.repeats.inc()
 
     def reply_confirmed(self, seconds: float) -> None:
-        self._confirmed.observe(seconds)
+        self._confirmed.append(seconds)
+        if len(self._confirmed) >= FLUSH_AT:
+            self.flush()
 
     def dead_letter(self, reason: str) -> None:
         self._metrics.dead_letters.labels(reason if reason in DEAD_LETTER_REASONS else OTHER).inc()
@@ -119,3 +129,12 @@ class MetricsObserver:
 
     def client_error(self, client: Literal["consumer", "producer"], code: str) -> None:
         self._metrics.client_errors.labels(client).inc()
+
+
+def _taken(kept: deque[T]) -> list[T]:
+    """All that is there now; others may go on to add, and to take."""
+    taken: list[T] = []
+    with suppress(IndexError):
+        for _ in range(len(kept)):
+            taken.append(kept.popleft())
+    return taken

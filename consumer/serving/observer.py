@@ -1,7 +1,8 @@
 """What the serving loop reports while it works. Called from its threads: implementations are thread-safe and quick."""
 
-from dataclasses import dataclass
 from typing import Literal, Protocol
+
+import msgspec
 
 from consumer.wire.reply import Status
 
@@ -12,8 +13,7 @@ Stage = Literal["admission", "queue", "reply"]
 Rebalance = Literal["assigned", "revoked", "lost"]
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyTimes:
+class ReplyTimes(msgspec.Struct, frozen=True, gc=False):
     """Seconds of one request. ``total`` runs from its admission to its reply; zero where it never got so far."""
 
     queue: float = 0.0

@@ -173,7 +173,7 @@ class ReplyLoop:
         if isinstance(answer, RequestError):
             self._observer.replied(status_of(answer.code), answer.code, times)
         else:
-            times = replace(times, prefill=answer.prefill_ms / 1000, decode=answer.decode_ms / 1000)
+            times = structs.replace(times, prefill=answer.prefill_ms / 1000, decode=answer.decode_ms / 1000)
             self._observer.replied("ok", None, times)
 
     def _times(self, item: InFlight) -> ReplyTimes:

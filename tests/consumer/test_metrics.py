@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
+from consumer.service.histogram import BulkHistogram
 from consumer.service.metrics import Metrics
 from consumer.service.observer import RECENT_S, RECENT_VALUES, MetricsObserver, Recent
 from consumer.serving.observer import ReplyTimes, ServingObserver
@@ -103,6 +105,23 @@ def test_the_dashboard_and_the_alerts_ask_for_metrics_that_exist(file: str) -> N
     used = set(re.findall(r"recallstream_\w+", (DEPLOY / file).read_text()))
     assert used
     assert used <= known
+
+
+@given(st.lists(st.floats(0, 4) | st.sampled_from([0.5, 1.0, 2.0]), max_size=30), st.integers(1, 7))
+def test_a_bulk_histogram_reads_like_one_of_the_prometheus_client(values: list[float], step: int) -> None:
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    bulk = BulkHistogram("h_seconds", "A help.", (0.5, 1, 2.0), "phase", ("a", "b"), ours)
+    plain = Histogram("h_seconds", "A help.", ("phase",), buckets=(0.5, 1, 2.0), registry=theirs)
+    for phase in ("a", "b"):
+        plain.labels(phase)
+    for begin in range(0, len(values), step):
+        bulk.labels("a").observe_many(values[begin : begin + step])
+    for value in values:
+        plain.labels("a").observe(value)
+    want = {(each.name, *each.labels.values()): each.value for family in theirs.collect() for each in family.samples}
+    got = {(each.name, *each.labels.values()): each.value for family in ours.collect() for each in family.samples}
+    assert got == pytest.approx(want)
+    assert generate_latest(ours).splitlines()[:2] == generate_latest(theirs).splitlines()[:2]
 
 
 def test_percentiles_of_known_values() -> None:
