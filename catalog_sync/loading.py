@@ -14,8 +14,11 @@ from engine.errors import CatalogError
 
 Step = Literal["staged", "canary"]
 
-AskCanaries = Callable[[str, Sequence[Canary]], None]
-"""Has a resident version answer canary requests. Raises CatalogError ``canary``, or ``busy`` if nothing answers."""
+AskCanaries = Callable[[str, Sequence[Canary], Event], None]
+"""Has a resident version answer canary requests, until the event is set.
+
+Raises CatalogError ``canary``, or ``busy`` if nothing answers.
+"""
 
 
 class VersionLoader:
@@ -51,7 +54,7 @@ class VersionLoader:
         if manifest.canaries and self._ask_canaries is not None:
             reached("canary")
             try:
-                self._ask_canaries(target.version, manifest.canaries)
+                self._ask_canaries(target.version, manifest.canaries, self._stop)
             except BaseException:
                 self._store.discard(target.version)
                 raise

@@ -13,6 +13,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from catalog_sync.settings import CatalogSettings
 from consumer.service.http import HttpServer, build_app
 from consumer.service.settings import ServiceSettings, redacted
 from consumer.service.status import ServiceStatus
@@ -20,7 +21,7 @@ from engine.errors import ModelError, RecallstreamError
 
 if TYPE_CHECKING:
     from consumer.service.tracing import OpenTelemetryTracer
-    from engine.catalog.store import CatalogStore
+    from consumer.serving.errands import Errands
     from engine.model.spec import ModelSpec
     from engine.recall_engine import RecallEngine
 
@@ -77,6 +78,8 @@ def run(settings: ServiceSettings, expose: Expose) -> None:
 
         # The endpoints answer while these take their seconds.
         from catalog_sync.watcher import Watcher
+        from consumer.serving.canaries import CanaryRunner
+        from consumer.serving.errands import Errands
         from consumer.serving.service import ServingLoop
         from engine.recall_engine import RecallEngine
 
@@ -85,8 +88,11 @@ def run(settings: ServiceSettings, expose: Expose) -> None:
         log.info("model %s is loaded on %s as %s", engine.spec.id, engine.device, engine.dtype)
 
         status.starting = "waiting for the first catalog"
-        status.watcher = running.enter_context(Watcher(settings.catalog, engine.catalogs))
-        _wait_for_catalog(engine.catalogs)
+        errands, levels = Errands(), len(engine.spec.levels)
+        canaries = CanaryRunner(errands.ask, settings.recall, settings.wire, levels, settings.catalog.canary_seconds)
+        watcher = running.enter_context(Watcher(_obeying_its_group(settings), engine.catalogs, canaries))
+        status.watcher = watcher
+        _wait_for_catalog(engine, errands)
         status.starting = "the engine is warming up"
         _warm_up(engine, settings)
         gc.collect()
@@ -99,6 +105,8 @@ def run(settings: ServiceSettings, expose: Expose) -> None:
             limits=settings.wire,
             defaults=settings.recall,
             active_catalog=lambda: engine.catalogs.active,
+            errands=errands,
+            answered=watcher.observe,
             observer=status.observer,
             tracer=tracer,
         )
@@ -134,10 +142,21 @@ def _checked_model(settings: ServiceSettings) -> "ModelSpec":
     return spec
 
 
-def _wait_for_catalog(catalogs: "CatalogStore") -> None:
-    """Nothing is read from Kafka before there is a catalog to answer from."""
-    while catalogs.active is None:
-        time.sleep(CATALOG_POLL_S)
+def _obeying_its_group(settings: ServiceSettings) -> CatalogSettings:
+    """A pin is for a consumer group: Kafka's, unless the settings name another."""
+    group = settings.catalog.group or settings.kafka.group_id
+    return settings.catalog.model_copy(update={"group": group})
+
+
+def _wait_for_catalog(engine: "RecallEngine", errands: "Errands") -> None:
+    """Nothing is read from Kafka before there is a catalog to answer from; its canaries are answered here."""
+    from consumer.serving.recaller import Attempt
+
+    while engine.catalogs.active is None:
+        if errand := errands.take():
+            errand.answers.set_result(Attempt(engine, errand.requests, lambda _: None).answers())
+        else:
+            time.sleep(CATALOG_POLL_S)
 
 
 def _warm_up(engine: "RecallEngine", settings: ServiceSettings) -> None:

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from consumer.serving.batcher import Batch, Batcher, EngineTime
+from consumer.serving.errands import Errand, Errands
 from consumer.serving.in_flight import InFlight
 from consumer.serving.settings import BatchSettings
 
@@ -11,10 +12,17 @@ _DONE_POLL_S = 0.00025
 
 
 class BatchQueue:
-    """``expired`` is called with every request that waited past its deadline, from whichever thread noticed."""
+    """``expired`` is called with every request that waited past its deadline, from whichever thread noticed.
+
+    An errand that waits goes before the next batch and changes nothing about it.
+    """
 
     def __init__(
-        self, settings: BatchSettings, clock: Callable[[], float], expired: Callable[[Sequence[InFlight]], None]
+        self,
+        settings: BatchSettings,
+        clock: Callable[[], float],
+        expired: Callable[[Sequence[InFlight]], None],
+        errands: Errands,
     ) -> None:
         self.engine_time = EngineTime()
         self._batcher: Batcher[InFlight] = Batcher(settings, self.engine_time)
@@ -22,6 +30,8 @@ class BatchQueue:
         self._expired = expired
         self._changed = threading.Condition()
         self._closed = False
+        self._errands = errands
+        errands.on_arrival(self._wake)
 
     def __len__(self) -> int:
         return len(self._batcher)
@@ -38,10 +48,12 @@ class BatchQueue:
                 self._batcher.add(item)
             self._changed.notify()
 
-    def next(self, *, idle: bool) -> Batch[InFlight] | None:
-        """Wait for the next batch; None once the queue is closed."""
+    def next(self, *, idle: bool) -> Batch[InFlight] | Errand | None:
+        """Wait for the next batch or errand; None once the queue is closed."""
         with self._changed:
             while not self._closed:
+                if errand := self._errands.take():
+                    return errand
                 now = self._clock()
                 if late := self._batcher.expire(now):
                     self._expired(late)
@@ -50,13 +62,15 @@ class BatchQueue:
                 self._changed.wait(self._batcher.due_in(now))
             return None
 
-    def next_beside(self, until: float, done: Callable[[], bool]) -> Batch[InFlight] | None:
-        """The batch after the one that runs: a full one at once, from ``until`` on any.
+    def next_beside(self, until: float, done: Callable[[], bool]) -> Batch[InFlight] | Errand | None:
+        """The batch after the one that runs: a full one at once, from ``until`` on any; an errand at once.
 
         None once the running one is ``done``, and once the queue is closed.
         """
         with self._changed:
             while not self._closed and not done():
+                if errand := self._errands.take():
+                    return errand
                 now = self._clock()
                 if late := self._batcher.expire(now):
                     self._expired(late)
@@ -81,4 +95,8 @@ class BatchQueue:
         """Let the device thread end; what still waits is not served."""
         with self._changed:
             self._closed = True
+            self._changed.notify_all()
+
+    def _wake(self) -> None:
+        with self._changed:
             self._changed.notify_all()

@@ -13,6 +13,7 @@ import pytest
 
 from consumer.serving.batch_queue import BatchQueue
 from consumer.serving.device import DeviceLoop
+from consumer.serving.errands import Errands
 from consumer.serving.in_flight import InFlight, Outcome
 from consumer.serving.recaller import Answer, Recaller
 from consumer.serving.settings import BatchSettings
@@ -100,6 +101,8 @@ class Loop:
     device: DeviceLoop
     events: Events
     outcomes: list[Outcome]
+    errands: Errands
+    judged: list[list[int]] = field(default_factory=list)
     error: list[BaseException] = field(default_factory=list)
 
     def add(self, *names: int) -> None:
@@ -125,10 +128,18 @@ class Loop:
 def loop(engine_seconds: float = 0.0, engine: Engine | None = None, **settings: float) -> Iterator[Loop]:
     """A running device thread whose batches are expected to take ``engine_seconds``."""
     engine, events, outcomes = engine or Engine(), Events(), list[Outcome]()
-    queue = BatchQueue(BatchSettings.model_validate(settings), time.monotonic, lambda _: None)
+    errands, judged = Errands(), list[list[int]]()
+    queue = BatchQueue(BatchSettings.model_validate(settings), time.monotonic, lambda _: None, errands)
     queue.engine_time.observe(engine_seconds)
-    device = DeviceLoop(cast(Recaller, engine), queue, outcomes.append, events, time.monotonic)
-    made = Loop(engine, queue, device, events, outcomes)
+    device = DeviceLoop(
+        cast(Recaller, engine),
+        queue,
+        outcomes.append,
+        events,
+        time.monotonic,
+        lambda requests, _: judged.append([name_of(request) for request in requests]),
+    )
+    made = Loop(engine, queue, device, events, outcomes, errands, judged)
     thread = threading.Thread(target=made.run)
     thread.start()
     try:
@@ -255,3 +266,47 @@ def test_the_time_of_a_batch_begins_when_the_one_before_it_ends() -> None:
         first, second = made.events.seconds
         assert first > 0.2
         assert second < 0.1
+
+
+def test_an_errand_wakes_an_idle_device_thread_and_is_no_batch() -> None:
+    with loop(engine=Engine(at_once=True)) as made:
+        answers = made.errands.ask([request_of(7), request_of(8)]).result(5)
+        assert [answer.items.tolist() for answer in answers] == [[8], [9]]  # type: ignore[union-attr]
+        made.add(1)
+        eventually(lambda: made.has_answered(1))
+        assert (made.submitted(), made.judged) == ([[7, 8], [1]], [[1]])
+        assert len(made.events.seconds) == 1
+
+
+def test_an_errand_goes_beside_the_batch_that_runs_and_leaves_the_order_alone() -> None:
+    with loop(engine_seconds=1e-6, max_requests=2) as made:
+        made.add(1, 2)
+        eventually(lambda: made.submitted() == [[1, 2]])
+        asked = made.errands.ask([request_of(9)])
+        eventually(lambda: made.submitted() == [[1, 2], [9]])
+        made.add(3, 4, 5)
+        made.engine.at_once = True
+        for batch in made.engine.submitted:
+            batch.finished.set()
+        eventually(lambda: made.has_answered(5))
+        assert asked.result(5)
+        assert made.answered() == [1, 2, 3, 4, 5]
+
+
+def test_an_errand_that_makes_the_engine_raise_harms_no_batch() -> None:
+    with loop(engine=Engine(faulty=9, at_submit=True, at_once=True)) as made:
+        bad, good = made.errands.ask([request_of(9), request_of(8)]).result(5)
+        assert (cast(RequestError, bad).code, isinstance(good, RecallResult)) == ("internal", True)
+        made.add(1)
+        eventually(lambda: made.has_answered(1))
+        assert made.error == []
+
+
+def test_an_errand_given_up_is_not_served() -> None:
+    errands = Errands()
+    first, second = errands.ask([request_of(1)]), errands.ask([request_of(2)])
+    assert first.cancel()
+    taken = errands.take()
+    assert taken is not None
+    assert taken.answers is second
+    assert errands.take() is None

@@ -1,0 +1,44 @@
+"""Requests of the process's own, answered by the device thread between two batches."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from consumer.serving.recaller import Answer
+from engine.request import RecallRequest
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Errand:
+    """``answers``: one per request, in order."""
+
+    requests: Sequence[RecallRequest]
+    answers: "Future[list[Answer]]" = field(default_factory=Future)
+
+
+class Errands:
+    """What waits for the device thread. Thread-safe: ``deque`` is, and a wake-up too many does no harm."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Errand] = deque()
+        self._wake: Callable[[], None] = lambda: None
+
+    def on_arrival(self, wake: Callable[[], None]) -> None:
+        """Call ``wake`` for every errand that comes, from the thread that brings it."""
+        self._wake = wake
+
+    def ask(self, requests: Sequence[RecallRequest]) -> "Future[list[Answer]]":
+        """Queue requests. The answers come when the device thread gets to them."""
+        errand = Errand(requests)
+        self._waiting.append(errand)
+        self._wake()
+        return errand.answers
+
+    def take(self) -> Errand | None:
+        """The oldest one that nobody has given up; for the thread that may call the engine."""
+        while self._waiting:
+            errand = self._waiting.popleft()
+            if errand.answers.set_running_or_notify_cancel():
+                return errand
+        return None
