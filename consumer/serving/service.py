@@ -11,7 +11,8 @@ from types import FrameType
 
 from consumer.serving.bad_records import BadRecordLimit
 from consumer.serving.batch_queue import BatchQueue
-from consumer.serving.device import DeviceLoop
+from consumer.serving.device import Answered, DeviceLoop, ignore
+from consumer.serving.errands import Errands
 from consumer.serving.in_flight import InFlight, Outcome
 from consumer.serving.intake import Intake
 from consumer.serving.observer import NullObserver, ServingObserver
@@ -43,7 +44,8 @@ class ServingLoop:
     """Serves one engine to one consumer group. Raises StreamError if the settings are refused.
 
     ``active_catalog`` names the version that requests are served from which ask for none; without it, requests that
-    come again go through the engine again. ``start`` once, then either ``run_until_stopped`` (a process) or ``stop``
+    come again go through the engine again. ``errands`` are served between batches; ``answered`` hears of every batch,
+    on the device thread. ``start`` once, then either ``run_until_stopped`` (a process) or ``stop``
     (from any thread).
     """
 
@@ -56,6 +58,8 @@ class ServingLoop:
         limits: WireLimits,
         defaults: RecallDefaults,
         active_catalog: Callable[[], str | None] = lambda: None,
+        errands: Errands | None = None,
+        answered: Answered = ignore,
         observer: ServingObserver | None = None,
         tracer: RequestTracer | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -70,12 +74,12 @@ class ServingLoop:
         self._stopping = threading.Event()
         self._signals = 0
         self._failure: str | None = None
-        self._queue = BatchQueue(batch, clock, self._answer_expired)
+        self._queue = BatchQueue(batch, clock, self._answer_expired, errands or Errands())
         limit, repeats = BadRecordLimit(batch), RepeatCache(batch, active_catalog, clock)
         self._replies = ReplyLoop(
             kafka, lambda item: self._intake.confirmed(item), self._observer, clock, limit, repeats, tracer
         )
-        self._device = DeviceLoop(engine, self._queue, self._replies.put, self._observer, clock)
+        self._device = DeviceLoop(engine, self._queue, self._replies.put, self._observer, clock, answered)
         self._intake = Intake(
             kafka,
             batch,
