@@ -109,7 +109,7 @@ def serve(kafka: KafkaSettings, batch: BatchSettings, pipe: Connection) -> None:
 
 def echo(kafka: KafkaSettings, batch: BatchSettings, pipe: Connection) -> None:
     """The bare client with the service's settings: reads, writes as large a reply with as many headers, commits."""
-    consumer = Consumer({**kafka.consumer(), "auto.offset.reset": "earliest"})
+    consumer = Consumer({**kafka.consumer("classic"), "auto.offset.reset": "earliest"})
     producer = Producer(kafka.producer())
     confirmed = 0
     reply = b"\x00" * 1_250

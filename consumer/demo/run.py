@@ -76,7 +76,7 @@ def _start(
 ) -> tuple[KafkaSettings, CatalogOwner, ServiceProcess]:
     log = Path(stage.enter_context(tempfile.TemporaryDirectory(prefix="recallstream-demo-"))) / "service.log"
     with screen.step("embedded broker and Redis started, catalog published"):
-        kafka = KafkaSettings(consumer_options=dict(CLIENT_SETTINGS))
+        kafka = KafkaSettings(group_protocol="classic", consumer_options=dict(CLIENT_SETTINGS))
         topics = {kafka.request_topic: PARTITIONS, kafka.reply_topic: 1, kafka.dead_letter_topic: 1}
         broker = stage.enter_context(MockCluster(topics))
         kafka = kafka.model_copy(update={"bootstrap_servers": broker.bootstrap_servers})
@@ -88,6 +88,7 @@ def _start(
     with screen.step("service started as its own process, ready"):
         settings = {
             "KAFKA__BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+            "KAFKA__GROUP_PROTOCOL": kafka.group_protocol,
             "KAFKA__CONSUMER_OPTIONS": kafka.consumer_options,
             "CATALOG__URL": redis.url,
             "CATALOG__INSTANCE": INSTANCE,

@@ -13,7 +13,6 @@ from engine.errors import RecallstreamError
 from engine.settings import EngineSettings
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-STATIC_MEMBER = "group.instance.id"
 
 
 class GpuError(RecallstreamError):
@@ -38,14 +37,12 @@ class Gpu:
             "instance": f"{catalog.instance}-{suffix}",
             "disk": catalog.disk and catalog.disk / suffix,
         }
-        options = dict(kafka.consumer_options)
-        if STATIC_MEMBER in options:
-            options[STATIC_MEMBER] = f"{options[STATIC_MEMBER]}-{suffix}"
+        member = kafka.instance_id and f"{kafka.instance_id}-{suffix}"
         device = {"device": "cuda"} if self.is_cuda else {}
         return settings.model_copy(
             update={
                 "catalog": CatalogSettings.model_validate(catalog.model_dump() | changes),
-                "kafka": kafka.model_copy(update={"consumer_options": options}),
+                "kafka": kafka.model_copy(update={"instance_id": member}),
                 "engine": settings.engine.model_copy(update=device),
             }
         )

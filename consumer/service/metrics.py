@@ -117,6 +117,10 @@ class Metrics:
         self.rebalances = self._counter(
             "rebalances_total", "Rebalances, by what happened to this process.", kind=get_args(Rebalance)
         )
+        self.group_protocol = self._gauge("group_protocol", "1 for the protocol spoken with the group.", "protocol")
+        self.group_config_refused = self._gauge(
+            "group_config_refused", "1 where the brokers keep other times for the group than the settings ask for."
+        )
         self.commits = self._counter("commits_total", "Offset commits, by result.", result=("ok", "failed"))
         self.skipped = self._counter(
             "offset_reset_skipped_total", "Records passed over because a committed offset was missing or gone."

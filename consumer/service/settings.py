@@ -193,6 +193,8 @@ def redacted(settings: BaseModel) -> dict[str, Any]:
 def _mask(value: Any, name: str = "") -> Any:
     if isinstance(value, dict):
         return {key: _mask(item, key) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_mask(item, name) for item in value]
     if isinstance(value, str) and value:
         return MASK if _SECRET_NAME.search(name) else _URL_PASSWORD.sub(rf"\1{MASK}@", value)
     return value

@@ -146,6 +146,10 @@ class ServiceStatus:
             if partition.lag is not None:
                 metrics.lag.labels(*place).set(partition.lag)
             metrics.lag_seconds.labels(*place).set(partition.lag_seconds)
+        metrics.group_protocol.clear()
+        if serving.group.protocol is not None:
+            metrics.group_protocol.labels(serving.group.protocol).set(1)
+        metrics.group_config_refused.set(serving.group.refused is not None)
         metrics.partitions.set(len(serving.partitions))
         metrics.stalled.set(len(self._stalled(serving)))
         metrics.in_flight.set(serving.in_flight)
@@ -169,6 +173,8 @@ class ServiceStatus:
             "tick_age_s": serving.tick_age if serving else None,
             "records": self.metrics.count("records_total"),
             "dead_letters": self.metrics.count("dead_letters_total"),
+            "group_protocol": serving.group.protocol if serving else None,
+            "group_config_refused": serving.group.refused if serving else None,
             "partitions": [
                 {
                     "topic": partition.topic,

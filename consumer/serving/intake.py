@@ -17,6 +17,7 @@ from consumer.serving.reader import RequestReader
 from consumer.serving.settings import BatchSettings
 from consumer.serving.snapshot import PartitionSnapshot
 from consumer.stream.consumer import RequestConsumer
+from consumer.stream.group import UNDECIDED, GroupView
 from consumer.stream.partition import Partition
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.dead_letter import SourceRecord
@@ -24,6 +25,8 @@ from consumer.wire.dead_letter import SourceRecord
 _TURN_S = 0.05
 _HOLD_S = 0.01
 _PUBLISH_S = 0.2
+_HOPELESS_S = 1.0
+"""For leaving a group whose brokers are away."""
 _COMMIT_AGAIN_S = 1.0
 """A commit that failed is repeated after this."""
 
@@ -40,6 +43,7 @@ class IntakeView:
     paused: bool = False
     joined: bool = False
     troubles: tuple[str, ...] = ()
+    group: GroupView = UNDECIDED
 
 
 class Intake:
@@ -96,7 +100,8 @@ class Intake:
 
     def leave(self) -> None:
         """Leave the group; commits what is finished unless the process is failing."""
-        self._consumer.close()
+        if not self._consumer.close(_HOPELESS_S if self._consumer.away else self._settings.close_s):
+            log.warning("the brokers did not answer: the group finds out by itself that this member is gone")
 
     # --- one turn -------------------------------------------------------------------------------------------------
 
@@ -255,6 +260,7 @@ class Intake:
             self._paused_at is not None,
             self._joined,
             self._consumer.troubles,
+            self._consumer.group,
         )
 
     def _partition(self, partition: Partition) -> PartitionSnapshot:

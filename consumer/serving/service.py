@@ -147,6 +147,7 @@ class ServingLoop:
             tick_age=max(0.0, self._clock() - self._intake.tick),
             not_ready=self._not_ready(),
             failure=self._failure,
+            group=view.group,
         )
 
     def _not_ready(self) -> tuple[str, ...]:
@@ -179,7 +180,7 @@ class ServingLoop:
 
     def _finish(self) -> int:
         drain_s = self._settings.drain_s if self._failure is None else 0.0
-        watchdog = threading.Timer(drain_s + self._settings.close_s, self._end_stuck)
+        watchdog = threading.Timer(drain_s + self._settings.close_s + _JOIN_S, self._end_stuck)
         watchdog.daemon = True
         watchdog.start()
         if self._intake_thread.ident is None:

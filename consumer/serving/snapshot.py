@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from consumer.stream.group import UNDECIDED, GroupView
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionSnapshot:
@@ -41,3 +43,4 @@ class ServingSnapshot:
     tick_age: float
     not_ready: tuple[str, ...]
     failure: str | None
+    group: GroupView = UNDECIDED

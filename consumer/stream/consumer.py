@@ -1,11 +1,13 @@
 """The consumer of requests. One thread makes every call; group events come to its listener from inside ``poll``."""
 
 import logging
+import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from consumer.stream.ends import PartitionEnds
 from consumer.stream.errors import (
@@ -17,41 +19,19 @@ from consumer.stream.errors import (
     name_of,
     reason_of,
 )
+from consumer.stream.group import GroupSetup, GroupView
 from consumer.stream.health import ClientHealth
+from consumer.stream.listener import ConsumerListener
 from consumer.stream.partition import Partition
 from consumer.stream.records import record_of
-from consumer.stream.settings import KafkaSettings
+from consumer.stream.settings import GroupProtocol, KafkaSettings
+from consumer.stream.starts import choose_start, look_up
 from consumer.wire.dead_letter import SourceRecord
 
-_LOOKUP_S = 5.0
 _PROBE_S = 2.0
+_CRITICAL_ONLY = 2
 
 log = logging.getLogger(__name__)
-
-
-class ConsumerListener(Protocol):
-    """What the group does with this member, and what became of its commits."""
-
-    def assigned(self, starts: Mapping[Partition, int | None]) -> None:
-        """These partitions are ours from now on; the offset is where reading starts, if that is known."""
-
-    def revoked(self, partitions: Sequence[Partition]) -> None:
-        """These go to another member when this returns; until then they can be committed."""
-
-    def lost(self, partitions: Sequence[Partition]) -> None:
-        """These are another member's already."""
-
-    def committed(self, offsets: Mapping[Partition, int]) -> None:
-        """The broker took a commit."""
-
-    def commit_failed(self, code: str) -> None:
-        """The broker refused a commit, or could not be reached."""
-
-    def offset_reset(self, partition: Partition, skipped: int) -> None:
-        """The start that ``assigned`` just named replaces a missing or lost one, ``skipped`` records further."""
-
-    def client_error(self, code: str) -> None:
-        """An error that the client recovers from."""
 
 
 class RequestConsumer:
@@ -66,26 +46,39 @@ class RequestConsumer:
         self._closed = False
         self._unanswered_commits = 0
         self._fatal: KafkaError | None = None
+        self._joined = False
         self._health = ClientHealth(settings, time.monotonic)
         try:
-            self._consumer = Consumer(
-                {
-                    **settings.consumer(),
-                    "error_cb": self._on_error,
-                    "stats_cb": self._health.statistics,
-                    "on_commit": self._on_commit,
-                },
-                logger=log,
-            )
-            self._consumer.subscribe(
-                list(settings.request_topics),
-                on_assign=self._on_assign,
-                on_revoke=self._on_revoke,
-                on_lost=self._on_lost,
-            )
-            self._ends = PartitionEnds(settings)
+            admin = AdminClient({**settings.connection(), "log_level": _CRITICAL_ONLY})
+            self._ends = PartitionEnds(admin)
+            self._group = GroupSetup(settings, admin)
+            self._protocol = self._group.view.protocol
+            self._consumer = self._connect(self._protocol)
         except KafkaException as error:
             raise StreamError(f"kafka: {reason_of(error)}") from error
+
+    def _connect(self, protocol: GroupProtocol | None) -> Consumer:
+        """A client that asks to join the group, unless the protocol is still open: then it only tells of brokers."""
+        consumer = Consumer(
+            {
+                **self._settings.consumer(protocol or "classic"),
+                "error_cb": self._on_error,
+                "stats_cb": self._health.statistics,
+                "on_commit": self._on_commit,
+            },
+            logger=log,
+        )
+        if protocol is not None:
+            self._join(consumer)
+        return consumer
+
+    def _join(self, consumer: Consumer) -> None:
+        consumer.subscribe(
+            list(self._settings.request_topics),
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_lost,
+        )
 
     def poll(self, timeout: float, limit: int) -> list[SourceRecord]:
         """Wait up to ``timeout`` seconds for a record, take the others that are there (``limit`` in all)."""
@@ -97,6 +90,7 @@ class RequestConsumer:
                 messages += self._consumer.consume(limit - 1, 0)
             records = [record for message in messages if (record := self._read(message))]
             self._reset_offsets()
+            self._follow_group()
         except KafkaException as error:
             raise StreamError(f"the consumer failed: {reason_of(error)}") from error
         if records:
@@ -141,9 +135,19 @@ class RequestConsumer:
             self._commit_failed(error.args[0])
 
     @property
+    def group(self) -> GroupView:
+        """How this member speaks with its group."""
+        return self._group.view
+
+    @property
     def troubles(self) -> tuple[str, ...]:
         """What keeps this member from its work, as far as the client says."""
         return self._health.troubles
+
+    @property
+    def away(self) -> bool:
+        """No broker can be reached, or none lets us in."""
+        return self._health.away
 
     @property
     def committing(self) -> bool:
@@ -161,11 +165,42 @@ class RequestConsumer:
         known = max(fetched, -1 if asked is None else asked)
         return None if known < 0 else known
 
-    def close(self) -> None:
-        """Leave the group; the listener is asked to give up its partitions first. Safe to call twice."""
-        if not self._closed:
-            self._closed = True
+    def close(self, budget: float) -> bool:
+        """Leave the group; the listener is asked to give up its partitions first. Safe to call twice.
+
+        False: it took longer than ``budget`` seconds, for the client waits for the brokers' answer to a commit. The
+        listener hears no more then, and what was not committed is the next owner's.
+        """
+        if self._closed:
+            return True
+        self._closed = True
+        failures: list[object] = []
+
+        def leave() -> None:
+            try:
+                self._consumer.close()
+            except:  # noqa: E722  a misused client can raise an object that is no BaseException
+                failures.append(sys.exc_info()[1])
+
+        leaving = threading.Thread(target=leave, name="leave", daemon=True)
+        leaving.start()
+        leaving.join(budget)
+        if failures:
+            raise StreamError(f"the group was not left: {failures[0]}")
+        return not leaving.is_alive()
+
+    def _follow_group(self) -> None:
+        """Join once it is known how."""
+        self._group.refresh(away=self._health.away)
+        protocol = self._group.view.protocol
+        if protocol == self._protocol:
+            return
+        if protocol == "classic" and self._protocol is None:
+            self._join(self._consumer)
+        else:
             self._consumer.close()
+            self._consumer = self._connect(protocol)
+        self._protocol = protocol
 
     def _read(self, message: Message) -> SourceRecord | None:
         error = message.error()
@@ -176,6 +211,8 @@ class RequestConsumer:
 
     def _on_message_error(self, error: KafkaError, topic: str | None, number: int | None, offset: int | None) -> None:
         if is_fatal(error):
+            if not self._joined and self._group.fall_back(error.str()):
+                return
             raise StreamError(f"the consumer is out for good: {error.str()}")
         if error.code() == KafkaError._AUTO_OFFSET_RESET and topic is not None and number is not None:
             self._resets[Partition(topic, number)] = offset
@@ -189,11 +226,12 @@ class RequestConsumer:
             self._listener.client_error(name_of(error))
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._joined = True
         self._health.assigned({each.topic for each in partitions})
         if not partitions:  # cooperative members hear of every round, also when nothing moved
             self._listener.assigned({})
             return
-        starts, skipped = self._look_up(partitions)
+        starts, skipped = look_up(consumer, partitions, self._settings.offset_reset)
         consumer.incremental_assign(starts)
         if self._paused:
             consumer.pause(starts)
@@ -218,44 +256,11 @@ class RequestConsumer:
             self._resets.pop(partition, None)
         return gone
 
-    def _look_up(self, partitions: list[TopicPartition]) -> tuple[list[TopicPartition], dict[Partition, int]]:
-        """Where to start, and what is skipped where no offset was committed.
-
-        Left to the client where the brokers do not say: it asks again, or reports a reset.
-        """
-        starts: list[TopicPartition] = []
-        skipped: dict[Partition, int] = {}
-        try:
-            for each in self._consumer.committed(partitions, timeout=_LOOKUP_S):
-                if each.offset < 0 and each.error is None:
-                    partition = Partition(each.topic, each.partition)
-                    start, skipped[partition] = self._choose_start(partition, None)
-                    each = TopicPartition(*partition, start)
-                starts.append(each)
-        except KafkaException as error:
-            log.warning("no committed offsets for new partitions: %s", reason_of(error))
-            return partitions, {}
-        if skipped:
-            log.info(
-                "%d of %d new partitions have no committed offset: they start at the %s one, which skips %d records",
-                len(skipped),
-                len(starts),
-                self._settings.offset_reset,
-                sum(skipped.values()),
-            )
-        return starts, skipped
-
-    def _choose_start(self, partition: Partition, old: int | None) -> tuple[int, int]:
-        """The start that the settings ask for, and how many records lie between the old one and it."""
-        low, high = self._consumer.get_watermark_offsets(TopicPartition(*partition), timeout=_LOOKUP_S)
-        start = low if self._settings.offset_reset == "earliest" else high
-        return start, max(0, start - (low if old is None else old))
-
     def _reset_offsets(self) -> None:
         """A partition whose offset is gone stands still until it is assigned anew; seeking it is refused."""
         for partition, old in list(self._resets.items()):
             try:
-                start, skipped = self._choose_start(partition, old)
+                start, skipped = choose_start(self._consumer, partition, old, self._settings.offset_reset)
             except KafkaException as error:
                 log.warning("%s[%d]: no offset to start at yet: %s", *partition, reason_of(error))
                 return

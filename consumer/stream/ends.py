@@ -8,18 +8,16 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # re-exported without saying so
 
 from consumer.stream.partition import Partition
-from consumer.stream.settings import KafkaSettings
 
 ASK_EVERY_S = 5.0
 _ANSWER_S: Final = 4.0
-_CRITICAL_ONLY: Final = 2
 
 
 class PartitionEnds:
-    """One thread calls it, nothing in it waits. Raises KafkaException if the client's settings are refused."""
+    """One thread calls it, nothing in it waits."""
 
-    def __init__(self, settings: KafkaSettings) -> None:
-        self._client = AdminClient({**settings.connection(), "log_level": _CRITICAL_ONLY})
+    def __init__(self, client: AdminClient) -> None:
+        self._client = client
         self._asked: dict[Partition, Future[Any]] = {}
         self._ends: dict[Partition, int] = {}
         self._due = 0.0

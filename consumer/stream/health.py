@@ -39,6 +39,11 @@ class ClientHealth:
         return (*running, *(f"topic {topic} does not exist" for topic in sorted(self._missing)))
 
     @property
+    def away(self) -> bool:
+        """No broker can be reached or logged in at."""
+        return any(outage.running for _, outage, _ in self._outages)
+
+    @property
     def over_limit(self) -> str | None:
         """What has been wrong for longer than it may."""
         now = self._clock()

@@ -1,22 +1,27 @@
 """Settings of the Kafka side and what they become for librdkafka. Options that the guarantees rest on are fixed."""
 
 from collections.abc import Mapping
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
+from consumer.stream.oauth import OAUTHBEARER, OAuthSettings
 from consumer.wire.headers import is_topic
 from consumer.wire.settings import TopicDefaults
 
 Option = str | int | float | bool
+ClientOptions = dict[str, Any]
+"""Options of one client, callbacks among them."""
+GroupProtocol = Literal["consumer", "classic"]
+"""KIP-848's, where the brokers assign the partitions, and the one before it."""
 
 _FIXED_CONSUMER: Final[Mapping[str, Option]] = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "auto.offset.reset": "error",
-    "partition.assignment.strategy": "cooperative-sticky",
     "allow.auto.create.topics": False,
 }
+_ASSIGNOR: Final[Mapping[str, Option]] = {"partition.assignment.strategy": "cooperative-sticky"}
 _FIXED_PRODUCER: Final[Mapping[str, Option]] = {
     "enable.idempotence": True,
     "acks": "all",
@@ -33,6 +38,8 @@ _OF_SETTINGS: Final[Mapping[str, str]] = {
     "sasl.password": "sasl_password",
     "ssl.ca.location": "ssl_ca_location",
     "group.id": "group_id",
+    "group.protocol": "group_protocol",
+    "group.instance.id": "instance_id",
     "session.timeout.ms": "session_timeout_ms",
     "heartbeat.interval.ms": "heartbeat_interval_ms",
     "max.poll.interval.ms": "max_poll_interval_ms",
@@ -73,12 +80,22 @@ class KafkaSettings(BaseModel):
     security_protocol: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = Field(
         "plaintext", description="how brokers are reached"
     )
-    sasl_mechanism: str | None = Field(None, description="for example SCRAM-SHA-512")
+    sasl_mechanism: str | None = Field(None, description="for example SCRAM-SHA-512, or OAUTHBEARER")
     sasl_username: str | None = Field(None, description="SASL user")
     sasl_password: SecretStr | None = Field(None, description="SASL password; never logged")
     ssl_ca_location: str | None = Field(None, description="file of CA certificates")
+    oauth: OAuthSettings = Field(default_factory=OAuthSettings, description="where OAUTHBEARER tokens come from")
 
+    group_protocol: Literal["auto", "consumer", "classic"] = Field(
+        "auto", description="consumer: KIP-848; auto: that, if the brokers allow the group heartbeat_interval_ms"
+    )
+    instance_id: str | None = Field(
+        None, min_length=1, description="static membership: a restart moves no partition; only with classic"
+    )
     session_timeout_ms: int = Field(45_000, ge=1_000, description="silence after which the group drops this member")
+    consumer_session_timeout_ms: int = Field(
+        15_000, ge=1_000, description="the same with the consumer protocol, whose members outlive an outage of brokers"
+    )
     heartbeat_interval_ms: int = Field(1_000, ge=100, description="also how long a moved partition stands still")
     max_poll_interval_ms: int = Field(60_000, ge=1_000, description="longest pause between two polls")
     message_timeout_ms: int = Field(90_000, ge=1_000, description="a reply undelivered for so long ends the process")
@@ -97,6 +114,11 @@ class KafkaSettings(BaseModel):
     def _check(self) -> Self:
         if self.max_poll_interval_ms < self.session_timeout_ms:
             raise ValueError("max_poll_interval_ms must not be below session_timeout_ms")
+        if self.instance_id is not None and self.group_protocol != "classic":
+            raise ValueError(
+                "instance_id needs group_protocol classic: with the consumer protocol a process that was killed could "
+                "not come back under its name before the group has dropped it"
+            )
         if self.message_timeout_ms <= self.brokers_down_limit_s * 1000:
             raise ValueError("message_timeout_ms must be above brokers_down_limit_s, or an outage loses replies early")
         outgoing = {self.reply_topic, self.dead_letter_topic, *(each.reply_topic for each in self.topics.values())}
@@ -107,11 +129,16 @@ class KafkaSettings(BaseModel):
                 raise ValueError(f"{topic} is written to, so it cannot be a topic of requests too")
         for name in ("client_options", "consumer_options", "producer_options"):
             given: Mapping[str, Option] = getattr(self, name)
-            if fixed := sorted(given.keys() & (_FIXED_CONSUMER.keys() | _FIXED_PRODUCER.keys())):
+            if fixed := sorted(given.keys() & (_FIXED_CONSUMER.keys() | _ASSIGNOR.keys() | _FIXED_PRODUCER.keys())):
                 raise ValueError(f"{name}: {', '.join(fixed)} cannot be changed, the delivery guarantees rest on it")
             if repeated := sorted(given.keys() & _OF_SETTINGS.keys()):
                 settings = ", ".join(f"{option} is the setting kafka.{_OF_SETTINGS[option]}" for option in repeated)
                 raise ValueError(f"{name}: {settings}")
+        login = self.sasl_mechanism == OAUTHBEARER
+        if self.oauth.given and not login:
+            raise ValueError(f"oauth needs sasl_mechanism {OAUTHBEARER}")
+        if login and not self.oauth.given and not any("oauthbearer" in name for name in self.client_options):
+            raise ValueError(f"sasl_mechanism {OAUTHBEARER} needs one of oauth.token_file, token_command, token_url")
         return self
 
     @property
@@ -119,7 +146,7 @@ class KafkaSettings(BaseModel):
         """Every topic that requests are read from."""
         return tuple({self.request_topic: None, **dict.fromkeys(self.topics)})
 
-    def connection(self) -> dict[str, Option]:
+    def connection(self) -> ClientOptions:
         """What every client of this cluster needs to connect; holds the password in clear."""
         optional = {
             "sasl.mechanism": self.sasl_mechanism,
@@ -132,23 +159,30 @@ class KafkaSettings(BaseModel):
             "security.protocol": self.security_protocol,
             **_COMMON,
             **{name: value for name, value in optional.items() if value is not None},
+            **self.oauth.client_options(),
             **self.client_options,
         }
 
-    def consumer(self) -> dict[str, Option]:
-        """librdkafka options of the intake's consumer."""
+    def consumer(self, protocol: GroupProtocol) -> ClientOptions:
+        """librdkafka options of the intake's consumer. What the brokers decide with KIP-848 may not be given then."""
+        classic: dict[str, Option] = {
+            "session.timeout.ms": self.session_timeout_ms,
+            "heartbeat.interval.ms": self.heartbeat_interval_ms,
+            **({} if self.instance_id is None else {"group.instance.id": self.instance_id}),
+            **_ASSIGNOR,
+        }
         return {
             **self.connection(),
             "group.id": self.group_id,
-            "session.timeout.ms": self.session_timeout_ms,
-            "heartbeat.interval.ms": self.heartbeat_interval_ms,
+            "group.protocol": protocol,
             "max.poll.interval.ms": self.max_poll_interval_ms,
             "statistics.interval.ms": 2_000,
             **self.consumer_options,
+            **(classic if protocol == "classic" else {}),
             **_FIXED_CONSUMER,
         }
 
-    def producer(self) -> dict[str, Option]:
+    def producer(self) -> ClientOptions:
         """librdkafka options of the producer of replies and dead letters."""
         return {
             **self.connection(),

@@ -111,6 +111,7 @@ def flags(model: Path, kafka: KafkaSettings, redis: CatalogSettings, namespace: 
         "--recall.width=8",
         "--recall.top_k=5",
         f"--kafka.bootstrap_servers={kafka.bootstrap_servers}",
+        f"--kafka.group_protocol={kafka.group_protocol}",
         f"--catalog.url={redis.url.get_secret_value()}",
         f"--catalog.namespace={namespace}",
     ]

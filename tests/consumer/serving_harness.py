@@ -116,6 +116,7 @@ class GroupHarness:
         fast = {
             "bootstrap_servers": self.bootstrap_servers,
             "group_id": self.group,
+            "group_protocol": "classic",
             "session_timeout_ms": 2_000,  # the mock holds every rebalance for a second less than this
             "max_poll_interval_ms": 60_000,
             "heartbeat_interval_ms": 200,

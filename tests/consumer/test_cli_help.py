@@ -51,7 +51,18 @@ def test_usage_names_what_is_required_and_the_sub_commands(capsys: pytest.Captur
 def test_options_are_listed_by_section_with_their_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(["serve"], capsys)
     sections = [line.split()[0] for line in text.splitlines() if line.endswith(" options:")]
-    assert sections == ["kafka", "batch", "recall", "wire", "engine", "catalog", "http", "log", "tracing"]
+    assert sections == [
+        "kafka",
+        "kafka.oauth",
+        "batch",
+        "recall",
+        "wire",
+        "engine",
+        "catalog",
+        "http",
+        "log",
+        "tracing",
+    ]
     assert "(default: recall.requests)" in " ".join(text.split())
     assert "--kafka.client-options NAME=VALUE" in text
 

@@ -52,14 +52,14 @@ def test_each_process_has_a_name_a_membership_and_a_directory_of_its_own() -> No
         {
             "engine": {"model": "model"},
             "catalog": {"instance": "host-1", "disk": "/var/lib/recallstream", "url": "redis://:secret@redis:6379/0"},
-            "kafka": {"consumer_options": {"group.instance.id": "host-1", "fetch.wait.max.ms": 5}},
+            "kafka": {"group_protocol": "classic", "instance_id": "host-1"},
         }
     )
     own = Gpu("3", is_cuda=True).settings(settings)
     assert own.catalog.instance == "host-1-gpu3"
     assert own.catalog.disk == Path("/var/lib/recallstream/gpu3")
     assert own.catalog.url == settings.catalog.url
-    assert own.kafka.consumer_options == {"group.instance.id": "host-1-gpu3", "fetch.wait.max.ms": 5}
+    assert own.kafka.instance_id == "host-1-gpu3"
     assert own.engine.device == "cuda", "auto would fall back to the CPU"
     assert Gpu("0", is_cuda=False).settings(settings).engine == settings.engine
 
@@ -67,7 +67,7 @@ def test_each_process_has_a_name_a_membership_and_a_directory_of_its_own() -> No
 def test_what_is_not_set_stays_unset() -> None:
     own = Gpu("0", is_cuda=False).settings(ServiceSettings.model_validate({"engine": {"model": "model"}}))
     assert own.catalog.disk is None
-    assert own.kafka.consumer_options == {}
+    assert own.kafka.instance_id is None
 
 
 @pytest.mark.parametrize(("gpu", "visible"), [(Gpu("3", is_cuda=True), "3"), (Gpu("1", is_cuda=False), "0,3")])

@@ -17,7 +17,8 @@ from consumer.serving.service import EXIT_FAILED, EXIT_OK, EXIT_STUCK
 from consumer.stream.consumer import RequestConsumer
 from consumer.stream.errors import StreamError
 from consumer.stream.mock_cluster import Api
-from tests.consumer.serving_harness import Harness, Member, harness
+from consumer.stream.settings import KafkaSettings
+from tests.consumer.serving_harness import DEAD_LETTERS, REPLIES, REQUESTS, Harness, Member, harness
 from tests.consumer.waiting import eventually
 
 
@@ -102,9 +103,9 @@ def test_a_close_that_hangs_is_ended_by_the_watchdog(made: Harness, monkeypatch:
     hanging = threading.Event()
     close = RequestConsumer.close
 
-    def hang(consumer: RequestConsumer) -> None:
+    def hang(consumer: RequestConsumer, budget: float) -> bool:
         hanging.wait()
-        close(consumer)
+        return close(consumer, budget)
 
     monkeypatch.setattr(RequestConsumer, "close", hang)
     codes: list[int] = []
@@ -126,7 +127,7 @@ def test_a_loop_that_was_never_started_can_be_stopped(made: Harness) -> None:
 
 def test_a_fenced_member_ends_the_process(made: Harness) -> None:
     """The client reports it once, with ``fatal()`` false, and is silent from then on."""
-    kafka = made.kafka(consumer_options={"group.instance.id": "one", "fetch.wait.max.ms": 5})
+    kafka = made.kafka(instance_id="one")
     member = made.member(kafka=kafka)
     made.cluster.push_errors(Api.HEARTBEAT, [KafkaError.FENCED_INSTANCE_ID])
     assert "out for good" in failed(member)
@@ -174,8 +175,6 @@ def test_a_commit_that_the_client_sends_again_overtakes_no_later_one(made: Harne
 def test_all_brokers_down_for_longer_than_the_limit_ends_the_process(made: Harness) -> None:
     member = made.member(kafka=made.kafka(brokers_down_limit_s=1.0, message_timeout_ms=60_000))
     made.cluster.broker_down()
-    eventually(lambda: member.loop.failure)
-    made.cluster.broker_up()  # or leaving the group may take until the watchdog ends it
     assert "no broker can be reached" in failed(member)
 
 
@@ -226,8 +225,10 @@ def test_a_drain_that_would_outlive_the_polls_interval_is_refused(made: Harness)
 
 
 @contextmanager
-def process(made: Harness, *, slow: float, **batch: Any) -> Iterator[subprocess.Popen[str]]:
-    settings = {"kafka": made.kafka().model_dump(), "batch": batch, "slow": slow}
+def process(
+    made: Harness, *, slow: float, kafka: KafkaSettings | None = None, **batch: Any
+) -> Iterator[subprocess.Popen[str]]:
+    settings = {"kafka": (kafka or made.kafka()).model_dump(mode="json"), "batch": batch, "slow": slow}
     command = [sys.executable, "-m", "tests.consumer.serving_process", json.dumps(settings)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         try:
@@ -235,6 +236,24 @@ def process(made: Harness, *, slow: float, **batch: Any) -> Iterator[subprocess.
             yield child
         finally:
             child.kill()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_commit_that_nobody_will_answer_does_not_hold_up_the_end(protocol: str) -> None:
+    """The client waits for its answer when it is closed: for the session's time or, with KIP-848, without end."""
+    with harness(brokers=2) as made:
+        for topic, partitions in {REQUESTS: 1, REPLIES: 2, DEAD_LETTERS: 1}.items():
+            for number in range(partitions):
+                made.cluster.set_leader(topic, number, 1)
+        made.cluster.set_group_coordinator(made.group, 2)
+        kafka = made.kafka(group_protocol=protocol, session_timeout_ms=45_000, brokers_down_limit_s=1.0)
+        with process(made, kafka=kafka, slow=0.0) as child:
+            made.cluster.broker_down(2)
+            made.send("r1")
+            made.flush()
+            made.replies.wait(1)
+            made.cluster.broker_down(1)
+            assert child.wait(15) == EXIT_FAILED
 
 
 def line_of(stream: IO[str] | None) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from consumer.service.progress import PartitionState, StallDetector
 from consumer.stream import ends
@@ -31,7 +32,7 @@ def split() -> Iterator[Harness]:
 
 
 def test_ends_follow_and_a_leader_that_is_gone_holds_up_no_other(split: Harness) -> None:
-    known = PartitionEnds(split.kafka())
+    known = PartitionEnds(AdminClient(split.kafka().connection()))
 
     def end(partition: Partition) -> int | None:
         known.refresh((FIRST, SECOND), time.monotonic())

@@ -134,7 +134,7 @@ def test_an_idle_consumer_learns_that_a_broker_is_back(made: Harness) -> None:
         eventually(lambda: troubles() == ())
         assert listener.assignments == assignments, "the connection was the sign"
     finally:
-        consumer.close()
+        consumer.close(5.0)
 
 
 def test_a_member_that_cannot_join_says_why(made: Harness) -> None:

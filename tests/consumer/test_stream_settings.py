@@ -33,7 +33,7 @@ def test_an_option_that_has_a_setting_is_refused_by_the_settings_name(name: str,
 
 
 def test_nothing_is_committed_or_reset_behind_our_back() -> None:
-    options = KafkaSettings().consumer()
+    options = KafkaSettings().consumer("classic")
     assert options["enable.auto.commit"] is False
     assert options["enable.auto.offset.store"] is False
     assert options["auto.offset.reset"] == "error"
@@ -49,7 +49,7 @@ def test_replies_are_idempotent_and_acknowledged_by_all_and_create_no_topic() ->
 
 def test_other_options_pass_through() -> None:
     settings = KafkaSettings(client_options={"client.id": "x"}, consumer_options={"fetch.wait.max.ms": 5})
-    assert settings.consumer()["fetch.wait.max.ms"] == 5
+    assert settings.consumer("classic")["fetch.wait.max.ms"] == 5
     assert settings.producer()["client.id"] == "x"
     assert "fetch.wait.max.ms" not in settings.producer()
 

@@ -31,6 +31,7 @@ class RealHarness(GroupHarness):
             "reply_topic": self.reply_topic,
             "dead_letter_topic": self.dead_letter_topic,
             "session_timeout_ms": 6_000,
+            "consumer_session_timeout_ms": 6_000,
             "heartbeat_interval_ms": 300,
             "consumer_options": {},
         }

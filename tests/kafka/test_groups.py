@@ -145,7 +145,7 @@ def test_an_engine_that_takes_longer_than_the_poll_interval_costs_no_partition(m
 
 def test_a_member_fenced_by_another_of_its_name_ends(made: RealHarness) -> None:
     def named() -> Member:
-        return made.member(kafka=made.kafka(consumer_options={"group.instance.id": "one"}), wait=False)
+        return made.member(kafka=made.kafka(instance_id="one"), wait=False)
 
     first = named()
     eventually(first.owned)
