@@ -1,12 +1,15 @@
 -- Moves a model's pointer if it still has the expected generation, and announces it: one step for every reader.
--- KEYS: pointer, manifest. ARGV: expected generation, version, manifest hash, history, channel.
--- Returns {moved (1, 0: another generation, -1: no manifest), generation}.
+-- KEYS: pointer, manifest, quarantine. ARGV: expected generation, version, manifest hash, history, channel.
+-- Returns {moved (1, 0: another generation, -1: no manifest, -2: quarantined), generation}.
 local generation = tonumber(redis.call('HGET', KEYS[1], 'generation') or '0')
 if generation ~= tonumber(ARGV[1]) then
   return {0, string.format('%.0f', generation)}
 end
 if redis.call('EXISTS', KEYS[2]) == 0 then
   return {-1, string.format('%.0f', generation)}
+end
+if redis.call('HEXISTS', KEYS[3], ARGV[2]) == 1 then
+  return {-2, string.format('%.0f', generation)}
 end
 -- the clock keeps generations growing even after the pointer was lost
 local time = redis.call('TIME')

@@ -9,18 +9,35 @@ import redis
 
 from catalog_sync.blob import Bytes
 from catalog_sync.connection import get_bytes, get_hash
-from catalog_sync.layout import HISTORY_LIMIT, Ack, Keys, Manifest, Pointer, chunks_of, read_record, sha256
+from catalog_sync.layout import (
+    HISTORY_LIMIT,
+    Ack,
+    Condemnation,
+    Keys,
+    Manifest,
+    Pin,
+    Pointer,
+    Record,
+    chunks_of,
+    read_record,
+    sha256,
+)
 from engine.errors import CatalogError
 
 
 @dataclass(frozen=True, slots=True)
 class FleetStatus:
-    """What Redis holds: pointers by model, manifests, acks of living instances, keys of records that make no sense."""
+    """What Redis holds: pointers by model, manifests, acks of living instances, keys of records that make no sense.
+
+    ``pins`` by group, ``quarantine`` by version: what is condemned for the whole fleet.
+    """
 
     pointers: Mapping[str, Pointer]
     manifests: tuple[Manifest, ...]
     acks: tuple[Ack, ...]
     unreadable: tuple[str, ...]
+    pins: Mapping[str, Pin]
+    quarantine: Mapping[str, Condemnation]
 
 
 def ignore(_: int) -> None:
@@ -73,8 +90,8 @@ class Publisher:
     def activate(self, version: str, *, model: str | None = None) -> Pointer:
         """Point the version's model at it and announce it.
 
-        Raises CatalogError ``unknown_version``, ``incompatible`` (not made for ``model``) or ``conflict`` (another
-        publisher moved the pointer at the same time).
+        Raises CatalogError ``unknown_version``, ``incompatible`` (not made for ``model``), ``quarantined`` or
+        ``conflict`` (another publisher moved the pointer at the same time).
         """
         manifest, digest = self._manifest(version)
         if model is not None and manifest.model != model:
@@ -88,38 +105,64 @@ class Publisher:
         return self._activate(manifest, self._manifest(manifest.version)[1], before)
 
     def rollback(self, model: str) -> Pointer:
-        """Point a model at the version before the current one; done again, at the one before that.
+        """Point a model at the version before the current one that is not quarantined; done again, one further back.
 
         Raises CatalogError ``no_previous``, ``unknown_version`` or ``conflict``.
         """
         before = self.pointer(model)
         if before is None or not before.history:
             raise CatalogError("no_previous", f"model {model!r} has no version to go back to")
-        version, *older = before.history
+        usable = [version for version in before.history if not self._redis.hexists(self._keys.quarantine, version)]
+        if not usable:
+            raise CatalogError("no_previous", f"every version that model {model!r} could go back to is quarantined")
+        version = usable[0]
+        older = before.history[before.history.index(version) + 1 :]
         return self._move(model, before, Pointer(version, 0, self._manifest(version)[1], tuple(older)))
 
     def status(self) -> FleetStatus:
         """Everything of the namespace."""
+        unreadable: list[str] = []
+        manifests = self._read_all(self._keys.manifest("*"), Manifest.read, unreadable)
+        acks = self._read_all(self._keys.ack("*"), lambda raw: read_record(raw, Ack, "ack"), unreadable)
+        pins = self._read_all(self._keys.pin("*"), lambda raw: read_record(raw, Pin, "pin"), unreadable)
+        prefix = self._keys.current("")
         pointers: dict[str, Pointer] = {}
-        manifests, acks, unreadable = [], [], []
-        for key in self._scan(self._keys.manifest("*")):
+        for key in self._scan(self._keys.current("*")):
             try:
-                manifests.append(Manifest.read(get_bytes(self._redis, key) or b""))
+                if pointer := Pointer.read(get_hash(self._redis, key)):
+                    pointers[key.removeprefix(prefix)] = pointer
             except CatalogError:
                 unreadable.append(key)
-        for key in self._scan(self._keys.ack("*")):
+        groups = {key.removeprefix(self._keys.pin("")): pin for key, pin in pins.items()}
+        return FleetStatus(
+            pointers,
+            tuple(manifests.values()),
+            tuple(acks.values()),
+            tuple(unreadable),
+            groups,
+            self._quarantine(unreadable),
+        )
+
+    def _read_all(self, pattern: str, read: Callable[[bytes], Record], unreadable: list[str]) -> dict[str, Record]:
+        """Records by key, sorted; what makes no sense goes to ``unreadable``."""
+        found: dict[str, Record] = {}
+        for key in self._scan(pattern):
             try:
-                if raw := get_bytes(self._redis, key):  # it may have expired since the scan
-                    acks.append(read_record(raw, Ack, "ack"))
+                raw = get_bytes(self._redis, key)
+                if raw is not None or not pattern.startswith(self._keys.ack("")):  # acks expire
+                    found[key] = read(raw or b"")
             except CatalogError:
                 unreadable.append(key)
-        for model in sorted({manifest.model for manifest in manifests}):
-            try:
-                if pointer := self.pointer(model):
-                    pointers[model] = pointer
-            except CatalogError:
-                unreadable.append(self._keys.current(model))
-        return FleetStatus(pointers, tuple(manifests), tuple(acks), tuple(unreadable))
+        return found
+
+    def _quarantine(self, unreadable: list[str]) -> dict[str, Condemnation]:
+        found: dict[str, Condemnation] = {}
+        try:
+            for version, raw in sorted(get_hash(self._redis, self._keys.quarantine).items()):
+                found[version.decode()] = read_record(raw, Condemnation, "quarantined")
+        except (CatalogError, UnicodeDecodeError):
+            unreadable.append(self._keys.quarantine)
+        return found
 
     def _scan(self, pattern: str) -> list[str]:
         return sorted(
@@ -141,7 +184,7 @@ class Publisher:
 
     def _move(self, model: str, before: Pointer | None, after: Pointer) -> Pointer:
         moved, generation = self._advance(
-            keys=[self._keys.current(model), self._keys.manifest(after.version)],
+            keys=[self._keys.current(model), self._keys.manifest(after.version), self._keys.quarantine],
             args=[
                 before.generation if before else 0,
                 after.version,
@@ -152,6 +195,10 @@ class Publisher:
         )
         if moved == -1:
             raise CatalogError("unknown_version", f"version {after.version} is not in Redis")
+        if moved == -2:
+            raise CatalogError(
+                "quarantined", f"version {after.version} is quarantined: see catalog quarantine --release"
+            )
         if moved == 0:
             raise CatalogError(
                 "conflict", f"the pointer of model {model!r} was moved meanwhile: look at it, then activate"
