@@ -10,7 +10,7 @@ FAMILIES = {
     "prefill attention": r"attend_causal",
     "decode attention": r"attend_beams|^merge$",
     "selection": r"^(expand|sift|refine|rank|resolve)$",
-    "norm, rotary, gate": r"^(normalise|rotate_and_write|gate)$",
+    "norm, rotary, gate, quantise": r"^(normalise|rotate_and_write|gate|quantise_row)$",
     "products": r"gemm|gemv|nvjet|cutlass|cublas|splitk",
     "copies": r"^mem(cpy|set)",
 }
