@@ -169,6 +169,18 @@ def read_file(path: Path) -> bytes:
         raise CatalogError("source", f"{path}: {error.strerror or error}") from error
 
 
+def parent_of_file(path: Path) -> str | None:
+    """What the delta in a file changes; none for a catalog, and for a file that is absent or makes no sense."""
+    try:
+        with path.open("rb") as file:
+            front = file.read(_PREFIX.size)
+            length = _PREFIX.unpack(front)[2] if len(front) == _PREFIX.size else 0
+            rest = file.read(_align(_PREFIX.size + length) - _PREFIX.size) if length <= _MAX_HEADER else b""
+        return _read_header(memoryview(front + rest))[0].parent
+    except (OSError, CatalogError):
+        return None
+
+
 class _Reader:
     """Sections of a blob's body, which must lie in order, aligned, without gap, overlap or rest."""
 

@@ -1,5 +1,7 @@
-"""Fetch one version from Redis and check all of it."""
+"""Fetch a version from Redis, with those that it builds on, and check all of it."""
 
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from threading import Event
 
 import numpy as np
@@ -9,7 +11,19 @@ from catalog_sync import blob
 from catalog_sync.connection import get_bytes
 from catalog_sync.layout import Keys, Manifest, Pointer, sha256
 from engine.catalog.catalog import Catalog
+from engine.catalog.delta import Delta
 from engine.errors import CatalogError
+
+CHAIN_LIMIT = 256
+"""Deltas between a version and the nearest that is there in full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One version of a chain: its name, and the manifest of the bytes that make it; of a full form, that one's."""
+
+    version: str
+    manifest: Manifest
 
 
 def fetch_manifest(client: redis.Redis, keys: Keys, pointer: Pointer) -> Manifest:
@@ -23,6 +37,53 @@ def fetch_manifest(client: redis.Redis, keys: Keys, pointer: Pointer) -> Manifes
     if manifest.version != pointer.version:
         raise CatalogError("manifest", f"the manifest of version {pointer.version} names {manifest.version!r}")
     return manifest
+
+
+def fetch_full(client: redis.Redis, keys: Keys, version: str) -> Manifest | None:
+    """The manifest of a delta version's full form, if it has one. Raises CatalogError ``manifest`` or ``format``."""
+    raw = get_bytes(client, keys.full(version))
+    if raw is None:
+        return None
+    manifest = Manifest.read(raw)
+    if manifest.full_of != version or manifest.parent is not None:
+        raise CatalogError("manifest", f"what should be version {version} in full is something else")
+    return manifest
+
+
+def fetch_chain(
+    client: redis.Redis,
+    keys: Keys,
+    manifest: Manifest,
+    check: Callable[[Manifest], None],
+    resident: Collection[str] = (),
+    worn: Collection[str] = (),
+) -> list[Link]:
+    """What makes a version: of several links the first builds on nothing or on a version of ``resident``.
+
+    Those of ``worn`` are resident too, but are built on only if no full form is found before them. ``check`` is called
+    with every manifest. Raises CatalogError: what ``fetch_manifest`` and ``check`` raise, and ``chain``.
+    """
+    links: list[Link] = []
+    resumed: list[Link] | None = None
+    while manifest.parent is not None and manifest.parent_manifest is not None:
+        if len(links) >= CHAIN_LIMIT:
+            break
+        if manifest.parent in resident:
+            return [Link(manifest.version, manifest), *links]
+        full = fetch_full(client, keys, manifest.version)
+        if full is not None:
+            check(full)
+            return [Link(manifest.version, full), *links]
+        links.insert(0, Link(manifest.version, manifest))
+        if manifest.parent in worn and resumed is None:
+            resumed = list(links)
+        manifest = fetch_manifest(client, keys, Pointer(manifest.parent, 0, manifest.parent_manifest))
+        check(manifest)
+    if resumed is not None:
+        return resumed
+    if manifest.parent is not None:
+        raise CatalogError("chain", f"more than {CHAIN_LIMIT} deltas before version {manifest.version} is in full")
+    return [Link(manifest.version, manifest), *links]
 
 
 def fetch_blob(client: redis.Redis, keys: Keys, manifest: Manifest, stop: Event) -> memoryview:
@@ -51,10 +112,13 @@ def fetch_blob(client: redis.Redis, keys: Keys, manifest: Manifest, stop: Event)
     return buffer.data
 
 
-def decode_as(manifest: Manifest, buffer: blob.Bytes) -> Catalog:
-    """The catalog in the bytes; raises CatalogError ``structure``, or ``manifest`` if it is not the promised one."""
-    catalog = blob.decode(buffer, manifest.version)
+def decode_as(link: Link, buffer: blob.Bytes) -> Catalog | Delta:
+    """The version in the bytes; raises CatalogError ``structure``, or ``manifest`` if it is not the promised one."""
+    manifest = link.manifest
+    version = blob.decode_version(buffer, link.version)
+    catalog = version.upserts if isinstance(version, Delta) else version
     found = (catalog.model, catalog.sizes, catalog.items, catalog.leaves)
-    if found != (manifest.model, manifest.sizes, manifest.items, manifest.leaves):
+    parent = version.parent if isinstance(version, Delta) else None
+    if (*found, parent) != (manifest.model, manifest.sizes, manifest.items, manifest.leaves, manifest.parent):
         raise CatalogError("manifest", f"version {manifest.version} holds another catalog than its manifest says")
-    return catalog
+    return version

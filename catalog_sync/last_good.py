@@ -1,14 +1,16 @@
 """The last good catalog on local disk, for a start without Redis."""
 
+import glob
 import logging
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
 from catalog_sync import blob
 from engine.catalog.catalog import Catalog
+from engine.catalog.delta import Delta
 from engine.errors import CatalogError
 
 STALE_S = 600.0
@@ -17,6 +19,7 @@ STALE_S = 600.0
 log = logging.getLogger(__name__)
 
 
+_FULL = "="  # between a delta version and the hash of its full form
 QUARANTINED = ".quarantined"
 RECORD = ".quarantine.json"
 
@@ -24,28 +27,31 @@ RECORD = ".quarantine.json"
 class LastGood:
     """Keeps files of one model's versions in ``directory``; a name holds the version, which is the content's hash.
 
-    The newest by modification time is the one that served last. A version found bad is set aside: its file stays under
-    another name, with a record of why, and no start takes it.
+    The newest by modification time is the one that served last; beside a delta lies what it builds on. The full form of
+    a delta version has a hash of its own, which its name holds too. A version found bad is set aside: its file stays
+    under another name, with a record of why, and no start takes it.
     """
 
     def __init__(self, directory: Path, model: str) -> None:
         self._directory = directory
         self._stem = quote(model, safe="")
 
-    def save(self, version: str, data: blob.Bytes | None, keep: Collection[str]) -> None:
-        """Note that ``version`` serves now; without ``data`` its file is there already. Only ``keep`` stays beside it.
+    def save(self, version: str, files: Mapping[str, blob.Bytes] | None, keep: Collection[str]) -> None:
+        """Note that ``version`` serves now; without ``files`` what makes it is there already.
 
-        Raises OSError.
+        ``files``: bytes by version, from what builds on nothing to ``version``. Only ``keep``, and what these build on,
+        stays beside it. Raises OSError.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
-        path = self._path(version)
-        if data is None:
-            os.utime(path)
-        else:
-            blob.write_file(path, data)
-        for other in self._versions():
-            if other != version and other not in keep:
-                self._path(other).unlink(missing_ok=True)
+        if files is None:
+            os.utime(self._path(version))
+        for name, data in (files or {}).items():
+            digest = blob.version_of(data)
+            blob.write_file(self._named(name if digest == name else f"{name}{_FULL}{digest}"), data)
+        needed = {each for name in (version, *keep) for each in self._lineage(name)}
+        for path in self._files():
+            if self._version_of(path) not in needed:
+                path.unlink(missing_ok=True)
 
     def set_aside(self, version: str, record: bytes) -> None:
         """Quarantine a version's file, if there is one, and keep ``record`` beside it. Raises OSError."""
@@ -78,31 +84,50 @@ class LastGood:
             except OSError as error:
                 log.warning("%s, left half written, cannot be removed: %s", path, error.strerror)
 
-    def load(self) -> Iterator[Catalog]:
-        """The kept catalogs that are whole, the one that served last first."""
-        for version in sorted(self._versions(), key=self._served_at, reverse=True):
+    def load(self) -> Iterator[Sequence[Catalog | Delta]]:
+        """The kept versions that are whole, the one that served last first: a catalog and the deltas that follow it."""
+        for path in sorted(self._files(), key=_served_at, reverse=True):
+            version = self._version_of(path)
             try:
-                data = blob.read_file(self._path(version))
-                if blob.version_of(data) != version:
-                    raise CatalogError("checksum", "the bytes have another hash than the name says")
-                yield blob.decode(data, version)
+                yield [self._read(each) for each in reversed(list(self._lineage(version)))]
             except CatalogError as error:
-                log.warning("%s is refused (%s): %s", self._path(version), error.reason, error.message)
+                log.warning("the copy of %s is refused (%s): %s", version, error.reason, error.message)
+
+    def _read(self, version: str) -> Catalog | Delta:
+        path = self._path(version)
+        data = blob.read_file(path)
+        if blob.version_of(data) != path.stem.rpartition("@")[2].rpartition(_FULL)[2]:
+            raise CatalogError("checksum", f"{path}: the bytes have another hash than the name says")
+        return blob.decode_version(data, version)
+
+    def _lineage(self, version: str) -> Iterator[str]:
+        """The version, the one it builds on, and so on."""
+        seen: set[str] = set()
+        parent: str | None = version
+        while parent is not None and parent not in seen:
+            seen.add(parent)
+            yield parent
+            parent = blob.parent_of_file(self._path(parent))
 
     def _path(self, version: str) -> Path:
-        return self._directory / f"{self._stem}@{version}.rsc"
+        """The version's file, in full if there is one."""
+        return next(self._directory.glob(f"{glob.escape(self._stem)}@{version}{_FULL}*.rsc"), self._named(version))
+
+    def _named(self, name: str) -> Path:
+        return self._directory / f"{self._stem}@{name}.rsc"
+
+    def _version_of(self, path: Path) -> str:
+        return path.stem.rpartition("@")[2].partition(_FULL)[0]
 
     def _beside(self, version: str, ending: str) -> Path:
         return self._directory / f"{self._stem}@{version}.rsc{ending}"
 
-    def _served_at(self, version: str) -> int:
-        try:
-            return self._path(version).stat().st_mtime_ns
-        except OSError:  # another process on the same directory may have removed it
-            return 0
+    def _files(self) -> list[Path]:
+        return [path for path in self._directory.glob("*.rsc") if path.stem.rpartition("@")[0] == self._stem]
 
-    def _versions(self) -> list[str]:
-        return [path.stem.rpartition("@")[2] for path in self._directory.glob("*.rsc") if self._is_own(path)]
 
-    def _is_own(self, path: Path) -> bool:
-        return path.stem.rpartition("@")[0] == self._stem
+def _served_at(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:  # another process on the same directory may have removed it
+        return 0

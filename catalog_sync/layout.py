@@ -1,15 +1,19 @@
 """Redis keys and the records under them. All keys of a namespace share one hash slot."""
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
+import numpy as np
 
 from catalog_sync.blob import FORMAT, Bytes
+from catalog_sync.columns import ColumnType, column_type
 from engine.catalog.build import check_sizes
 from engine.catalog.catalog import Catalog
+from engine.catalog.delta import Delta
 from engine.errors import CatalogError
 
 CHUNK_BYTES = 4 << 20  # one 192 MiB GET stalls its neighbours by 160 ms, chunks of 4 MiB by 10
@@ -32,6 +36,9 @@ class Keys:
 
     def manifest(self, version: str) -> str:
         return f"{{{self.namespace}}}:manifest:{version}"
+
+    def full(self, version: str) -> str:
+        return f"{{{self.namespace}}}:full:{version}"
 
     def current(self, model: str) -> str:
         return f"{{{self.namespace}}}:current:{model}"
@@ -71,6 +78,9 @@ class Canary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a version consists of. Hashes are SHA-256 in hex; ``chunks[i]`` is that of chunk ``i``.
 
+    ``ids`` and ``fields``: kind of item id, and type by name of the item columns. ``parent`` of a delta: the version
+    that it changes, and the SHA-256 of its manifest; ``items`` are those that it brings, ``withdrawn`` the others.
+    ``full_of``: these bytes are a delta version in full, which the key ``full`` of that version says.
     ``signature``: Ed25519, in base64, of the manifest without it (``signing.py``).
     """
 
@@ -85,12 +95,18 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     sha256: str
     chunks: tuple[str, ...]
     label: str | None = None
+    ids: Literal["int64", "string"] = "int64"
+    fields: dict[str, ColumnType] = {}
     parent: str | None = None
+    parent_manifest: str | None = None
+    withdrawn: int = 0
+    full_of: str | None = None
     canaries: tuple[Canary, ...] = ()
     signature: str | None = None
 
     @classmethod
     def of(cls, catalog: Catalog, blob: Bytes, label: str | None = None, chunk_bytes: int = CHUNK_BYTES) -> "Manifest":
+        """The manifest of a catalog and its bytes."""
         return cls(
             format=FORMAT,
             version=catalog.version,
@@ -103,6 +119,23 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
             sha256=sha256(blob),
             chunks=tuple(sha256(chunk) for chunk in chunks_of(blob, chunk_bytes)),
             label=label,
+            ids="int64" if isinstance(catalog.ids, np.ndarray) else "string",
+            fields={name: column_type(column) for name, column in sorted(catalog.fields.items())},
+        )
+
+    @classmethod
+    def of_delta(
+        cls, delta: Delta, blob: Bytes, parent: "Manifest", parent_manifest: str, label: str | None = None
+    ) -> "Manifest":
+        """The manifest of a delta and its bytes over ``parent``, whose manifest has the hash ``parent_manifest``."""
+        own = cls.of(dataclasses.replace(delta.upserts, version=delta.version), blob, label)
+        return msgspec.structs.replace(
+            own,
+            ids=parent.ids,
+            fields=parent.fields,
+            parent=delta.parent,
+            parent_manifest=parent_manifest,
+            withdrawn=len(delta.withdrawn),
         )
 
     @classmethod
@@ -116,6 +149,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
             raise CatalogError("manifest", "the number of chunks does not match the size")
         if len(manifest.canaries) > MAX_CANARIES:
             raise CatalogError("manifest", f"{len(manifest.canaries)} canaries, at most {MAX_CANARIES} are run")
+        if (manifest.parent is None) is not (manifest.parent_manifest is None):
+            raise CatalogError("manifest", "the parent is named without its hash, or the hash without its name")
         check_sizes(manifest.sizes)
         return manifest
 

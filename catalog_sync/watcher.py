@@ -4,7 +4,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -194,11 +194,11 @@ class Watcher:
     def _take(self, target: Pointer) -> None:
         try:
             self._check_quarantine(target)
-            data = self._loader.load(target, self._reached)
+            files = self._loader.load(target, self._reached)
             with self._lock:
                 self._store.activate(target.version)
                 self._state.activate(time.monotonic())
-                if data is not None and self._store.previous is not None:
+                if files is not None and self._store.previous is not None:
                     self._guard.activated(target.version, time.monotonic())
                 else:  # it served before, or there is none to go back to
                     self._guard.dismiss()
@@ -206,7 +206,7 @@ class Watcher:
             self._refuse(target, _as_refusal(error))
             return
         log.info("catalog %s is active (generation %d)", target.version, target.generation)
-        self._save(target.version, data)
+        self._save(target.version, files)
 
     def _refuse(self, target: Pointer, refusal: CatalogError) -> None:
         log.warning("catalog %s is refused (%s): %s", target.version, refusal.reason, refusal.message)
@@ -262,23 +262,25 @@ class Watcher:
         if written and active is not None:
             self._save(active, None)  # it is what a start without Redis should take
 
-    def _save(self, version: str, data: memoryview | None) -> None:
+    def _save(self, version: str, files: Mapping[str, memoryview] | None) -> None:
         if self._last_good is not None:
             try:
-                self._last_good.save(version, data, keep=self._store.resident())
+                self._last_good.save(version, files, keep=self._store.resident())
             except OSError as error:
                 log.warning("the last-good copy could not be written: %s", error)
 
     def _start_from_disk(self) -> None:
         """Serve the newest of the kept copies that is whole and fits."""
-        for catalog in self._last_good.load() if self._last_good else ():
+        for chain in self._last_good.load() if self._last_good else ():
+            version = chain[-1].version
             try:
-                self._store.stage(catalog)
-                self._store.activate(catalog.version)
+                for each in chain:
+                    self._store.stage(each)
+                self._store.activate(version)
             except CatalogError as error:
-                log.warning("the copy of %s is refused (%s): %s", catalog.version, error.reason, error.message)
+                log.warning("the copy of %s is refused (%s): %s", version, error.reason, error.message)
             else:
-                log.info("catalog %s is active from its copy on disk", catalog.version)
+                log.info("catalog %s is active from its copy on disk", version)
                 return
 
     def _acknowledge(self) -> None:

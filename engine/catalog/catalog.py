@@ -47,6 +47,8 @@ class Catalog:
     @cached_property
     def leaves(self) -> int:
         """Distinct SIDs."""
+        if not self.items:
+            return 0
         return self.items - int(np.count_nonzero(same_as_before(self.sids)))
 
     def leaf_sizes(self) -> NDArray[np.int64]:

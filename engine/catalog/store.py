@@ -73,6 +73,11 @@ class CatalogStore:
         with self._lock:
             return {name: _bytes(self._slots[name].resident) for name in self._named()}
 
+    def overlaid(self, version: str) -> int:
+        """Items that deltas brought to a version since its base; 0 for one that is not resident."""
+        with self._lock:
+            return self._slots[version].resident.overlaid if version in self._slots else 0
+
     def check_model(self, model: str, sizes: Sequence[int]) -> None:
         """Raises CatalogError ``incompatible`` if a catalog for ``model`` with codebooks of ``sizes`` does not fit."""
         if model != self.model_id:
@@ -88,14 +93,19 @@ class CatalogStore:
     def stage(self, version: Catalog | Delta) -> ResidentCatalog:
         """Upload a version beside the active one; an older staged version is dropped.
 
-        The parent of a delta must be resident. Raises CatalogError, ``parent`` if it is not.
+        The parent of a delta must be resident. The full form of a resident version that deltas made takes its place.
+        Raises CatalogError, ``parent`` if a delta's is not resident.
         """
         with self._lock:
-            if version.version in self._named():
-                return self._slots[version.version].resident
+            held = self._slots[version.version].resident if version.version in self._named() else None
+        worn = held is not None and held.overlaid > 0 and isinstance(version, Catalog)
+        if held is not None and not worn:
+            return held
         resident = self._from_parent(version) if isinstance(version, Delta) else self._uploaded(version)
         with self._lock:
             slot = self._slots.setdefault(version.version, _Slot(resident))
+            if worn:
+                slot.resident = resident
             if version.version not in self._named():  # else another thread was faster
                 dropped, self._staged = self._staged, version.version
                 self._free(dropped)
