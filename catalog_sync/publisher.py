@@ -48,14 +48,14 @@ class Publisher:
     """Writes versions and pointers of one namespace. Redis errors pass through; the rest is CatalogError."""
 
     def __init__(self, client: redis.Redis, namespace: str) -> None:
-        self._redis = client
-        self._keys = Keys(namespace)
+        self.client = self._redis = client
+        self.keys = self._keys = Keys(namespace)
         self._advance = client.register_script(files("catalog_sync").joinpath("advance.lua").read_text())
 
     def upload(self, manifest: Manifest, blob: Bytes, progress: Callable[[int], None] = ignore) -> Manifest:
         """Write chunks, then the manifest, read all of it back; a version that is there already is only verified.
 
-        Returns the manifest that stands (the first publisher's label stays). ``progress`` gets bytes done, twice the
+        Returns the manifest that stands (the first publisher's label and signature stay). ``progress`` gets bytes done, twice the
         blob's in all. Raises CatalogError ``verify``.
         """
         for number, chunk in enumerate(chunks_of(blob, manifest.chunk_bytes)):
@@ -65,8 +65,10 @@ class Publisher:
             progress(len(chunk))
         self._redis.set(self._keys.manifest(manifest.version), msgspec.json.encode(manifest), nx=True)
         standing = self._manifest(manifest.version)[0]
-        if msgspec.structs.replace(standing, label=manifest.label) != manifest:
+        if msgspec.structs.replace(standing, label=manifest.label, signature=manifest.signature) != manifest:
             raise CatalogError("verify", f"another manifest stands under version {manifest.version}")
+        if manifest.signature is not None and standing.signature is None:
+            raise CatalogError("verify", f"version {manifest.version} was published before, unsigned: prune it first")
         for number, expected in enumerate(manifest.chunks):
             stored = get_bytes(self._redis, self._keys.chunk(manifest.version, number))
             if stored is None or sha256(stored) != expected:
