@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_settings import SettingsError
 
 from engine.settings import EngineSettings
 
@@ -20,7 +21,7 @@ GIB = 1 << 30
 class Estimate(BaseModel):
     """Tell what a model takes and about how fast it is, from its shape and a GPU's datasheet; no weights are read.
 
-    Times are those of equal requests in bfloat16, without a user's context being reused. Expect them to be right to a
+    Times are those of equal requests, without a user's context being reused. Expect them to be right to a
     quarter on a data-centre GPU; measure with recallstream bench offline before relying on them.
     """
 
@@ -29,6 +30,7 @@ class Estimate(BaseModel):
     model: Path = Field(description="model directory; only config.json and sid.json are read")
     context: int = Field(1000, ge=1, description="context tokens of a request")
     width: int = Field(256, ge=1, description="beam width, the same at every level")
+    precision: Literal["bf16", "fp8"] = Field("bf16", description="of the layers' weights and products")
     gpu: Literal["a100", "b200", "h100", "h200", "l4", "l40s"] = Field("h200", description="whose datasheet is taken")
     memory_gb: float | None = Field(None, gt=0, description="other memory than the datasheet's, in 10^9 bytes")
     tflops: float | None = Field(None, gt=0, description="another dense bfloat16 rate, in 10^12 operations a second")
@@ -43,7 +45,7 @@ class Estimate(BaseModel):
         from engine.runtime.roofline import Roofline
 
         spec = ModelSpec.load(self.model)
-        cost = Cost(spec.decoder, spec.level_sizes, itemsize=2)
+        cost = Cost(spec.decoder, spec.level_sizes, itemsize=2, fp8=self.precision == "fp8")
         roofline = Roofline(cost, self._device())
         console = Console()
         console.print(self._memory(spec, cost, roofline.device))
@@ -59,6 +61,8 @@ class Estimate(BaseModel):
         from engine.runtime.roofline import DEVICES, Device
 
         sheet = DEVICES[self.gpu]
+        if self.precision == "fp8" and not sheet.fp8:
+            raise SettingsError(f"precision fp8: a {self.gpu} has no float8 products")
         return Device(
             memory=sheet.memory if self.memory_gb is None else self.memory_gb * 1e9,
             operations=sheet.operations if self.tflops is None else self.tflops * 1e12,

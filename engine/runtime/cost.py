@@ -9,17 +9,24 @@ from engine.settings import PAGE_TOKENS, EngineSettings
 GRAPH_BYTES = 8 << 20
 """What the driver keeps for one captured graph, rounded up from what was seen."""
 
+SCALE_BYTES = 4
+"""Of a float32 scale."""
+
 SPLITS = 4
 """Partial results of decode attention that are in memory at a time, of a long context."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """``level_sizes``: codes of each level; ``itemsize``: bytes of a weight and of an element of the caches."""
+    """``level_sizes``: codes of each level; ``itemsize``: bytes of a weight and of an element of the caches.
+
+    ``fp8``: the layers' matrices have one byte an element, and a scale for each output.
+    """
 
     config: DecoderConfig
     level_sizes: Sequence[int]
     itemsize: int
+    fp8: bool = False
 
     @property
     def layer_parameters(self) -> int:
@@ -29,10 +36,19 @@ class Cost:
         return c.layers * (attention + 3 * c.intermediate_size * c.hidden_size)
 
     @property
+    def layer_bytes(self) -> int:
+        """Memory of all layers' matrices."""
+        c = self.config
+        if not self.fp8:
+            return self.layer_parameters * self.itemsize
+        outputs = self._qkv + 2 * c.hidden_size + 2 * c.intermediate_size
+        return self.layer_parameters + c.layers * outputs * SCALE_BYTES
+
+    @property
     def weight_bytes(self) -> int:
         c = self.config
         embeddings = (1 if c.tied_head else 2) * c.vocab_size * c.hidden_size
-        return (self.layer_parameters + embeddings) * self.itemsize
+        return self.layer_bytes + embeddings * self.itemsize
 
     @property
     def page_bytes(self) -> int:

@@ -46,3 +46,14 @@ def test_a_model_that_does_not_fit_is_an_error(model: Path, capsys: pytest.Captu
 def test_an_unknown_gpu_is_a_usage_error(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["estimate", "--model", str(model), "--gpu", "abacus"]) == EXIT_USAGE
     assert "gpu" in capsys.readouterr().err
+
+
+def test_float8_is_told_to_be_smaller_and_faster(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wide = estimate(capsys, "--model", model, "--gpu", "l4", "--batch", 1, "--tflops", 1e-3)
+    narrow = estimate(capsys, "--model", model, "--gpu", "l4", "--batch", 1, "--tflops", 1e-3, "--precision", "fp8")
+    assert rate(narrow) > rate(wide)
+
+
+def test_float8_is_refused_for_a_gpu_that_lacks_it(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["estimate", "--model", str(model), "--gpu", "a100", "--precision", "fp8"]) == EXIT_USAGE
+    assert "float8" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """What a model costs before it is loaded, against what it takes when it is."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,14 +26,16 @@ def cost_of(directory: Path) -> tuple[ModelSpec, Cost]:
     return spec, Cost(spec.decoder, spec.level_sizes, itemsize=4)
 
 
+@pytest.mark.parametrize("fp8", [False, True])
 @pytest.mark.parametrize("tied", [False, True])
-def test_weights_and_caches_take_the_bytes_that_were_told(tied: bool, tmp_path: Path) -> None:
-    model = TinyModel((8, 9, 10), layers=3, tied=tied)
+def test_weights_and_caches_take_the_bytes_that_were_told(tied: bool, fp8: bool, tmp_path: Path) -> None:
+    model = TinyModel((8, 9, 10), layers=3, tied=tied, hidden=32)
     spec, cost = cost_of(write_model(model, tmp_path))
-    weights = load_weights(tmp_path, spec.decoder, CPU, torch.float32)
-    matrices = [weights.embedding, *([] if tied else [weights.head])]
-    matrices += [matrix for layer in weights.layers for matrix in (layer.qkv, layer.o, layer.gate_up, layer.down)]
-    assert cost.weight_bytes == sum(matrix.nbytes for matrix in matrices)
+    weights = load_weights(tmp_path, spec.decoder, CPU, torch.float32, fp8)
+    embeddings = [weights.embedding, *([] if tied else [weights.head])]
+    matrices = [matrix for layer in weights.layers for matrix in (layer.qkv, layer.o, layer.gate_up, layer.down)]
+    told = replace(cost, fp8=fp8).weight_bytes
+    assert told == sum(each.nbytes for each in embeddings) + sum(each.nbytes for each in matrices)
     assert cost.page_bytes * 5 == ContextKV(spec.decoder, 5, CPU, torch.float32).nbytes
     assert cost.context_bytes(129) == 2 * cost.page_bytes
     assert cost.beam_bytes(40) == BeamMemory(spec.decoder, 2, 40, CPU, torch.float32).nbytes
