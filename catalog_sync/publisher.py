@@ -55,27 +55,46 @@ class Publisher:
     def upload(self, manifest: Manifest, blob: Bytes, progress: Callable[[int], None] = ignore) -> Manifest:
         """Write chunks, then the manifest, read all of it back; a version that is there already is only verified.
 
-        Returns the manifest that stands (the first publisher's label and signature stay). ``progress`` gets bytes done, twice the
-        blob's in all. Raises CatalogError ``verify``.
+        Returns the manifest that stands (the first publisher's label and signature stay). ``progress`` gets bytes done,
+        twice the blob's in all. Raises CatalogError ``verify``.
         """
-        for number, chunk in enumerate(chunks_of(blob, manifest.chunk_bytes)):
-            key = self._keys.chunk(manifest.version, number)
-            if self._redis.strlen(key) != len(chunk):
-                self._redis.set(key, chunk, nx=True)
-            progress(len(chunk))
+        self._write_chunks(manifest, blob, progress)
         self._redis.set(self._keys.manifest(manifest.version), msgspec.json.encode(manifest), nx=True)
         standing = self._manifest(manifest.version)[0]
         if msgspec.structs.replace(standing, label=manifest.label, signature=manifest.signature) != manifest:
             raise CatalogError("verify", f"another manifest stands under version {manifest.version}")
         if manifest.signature is not None and standing.signature is None:
             raise CatalogError("verify", f"version {manifest.version} was published before, unsigned: prune it first")
+        self._verify_chunks(manifest, progress)
+        return standing
+
+    def upload_full(self, manifest: Manifest, blob: Bytes) -> None:
+        """Upload the full form of a delta version and name it as such; one that is there already stays.
+
+        Raises CatalogError ``verify``.
+        """
+        if manifest.full_of is None:
+            raise ValueError("this is not the full form of a version")
+        raw = msgspec.json.encode(manifest)
+        self._write_chunks(manifest, blob)
+        self._redis.set(self._keys.manifest(manifest.version), raw, nx=True)  # another version may be equal to it
+        self._verify_chunks(manifest)
+        self._redis.set(self._keys.full(manifest.full_of), raw, nx=True)
+
+    def _write_chunks(self, manifest: Manifest, blob: Bytes, progress: Callable[[int], None] = ignore) -> None:
+        for number, chunk in enumerate(chunks_of(blob, manifest.chunk_bytes)):
+            key = self._keys.chunk(manifest.version, number)
+            if self._redis.strlen(key) != len(chunk):
+                self._redis.set(key, chunk, nx=True)
+            progress(len(chunk))
+
+    def _verify_chunks(self, manifest: Manifest, progress: Callable[[int], None] = ignore) -> None:
         for number, expected in enumerate(manifest.chunks):
             stored = get_bytes(self._redis, self._keys.chunk(manifest.version, number))
             if stored is None or sha256(stored) != expected:
                 state = "missing after the upload" if stored is None else "not what was written"
                 raise CatalogError("verify", f"chunk {number} of version {manifest.version} is {state}")
             progress(len(stored))
-        return standing
 
     def pointer(self, model: str) -> Pointer | None:
         """What is current. Raises CatalogError ``pointer`` or ``wrong_type``, naming the key."""
@@ -100,9 +119,16 @@ class Publisher:
             raise CatalogError("incompatible", f"version {version} is made for model {manifest.model!r}, not {model!r}")
         return self._activate(manifest, digest, self.pointer(manifest.model))
 
-    def publish(self, manifest: Manifest, blob: Bytes, progress: Callable[[int], None] = ignore) -> Pointer:
-        """Upload and activate; ``conflict`` if the pointer moved since the upload began."""
-        before = self.pointer(manifest.model)
+    def publish(
+        self,
+        manifest: Manifest,
+        blob: Bytes,
+        progress: Callable[[int], None] = ignore,
+        *,
+        before: Pointer | None = None,
+    ) -> Pointer:
+        """Upload and activate; ``conflict`` if the pointer moved since the upload began, or is not ``before``."""
+        before = before or self.pointer(manifest.model)
         self.upload(manifest, blob, progress)
         return self._activate(manifest, self._manifest(manifest.version)[1], before)
 

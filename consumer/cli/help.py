@@ -2,8 +2,15 @@
 
 import re
 import textwrap
-from argparse import SUPPRESS, Action, ArgumentParser, RawDescriptionHelpFormatter, _MutuallyExclusiveGroup
-from collections.abc import Iterable
+from argparse import (
+    SUPPRESS,
+    Action,
+    ArgumentParser,
+    RawDescriptionHelpFormatter,
+    _MutuallyExclusiveGroup,
+    _SubParsersAction,
+)
+from collections.abc import Callable, Iterable
 from copy import copy
 from typing import Any
 
@@ -80,6 +87,11 @@ class _Formatter(RawDescriptionHelpFormatter):
         if settings:
             may.append(_stand_in("--SECTION.FIELD", "VALUE ..."))
         super().add_usage(usage, [*must, *may, *words], groups, prefix)
+
+    def _metavar_formatter(self, action: Action, default_metavar: str) -> Callable[[int], tuple[str, ...]]:
+        if isinstance(action, _SubParsersAction) and len(action.choices) > FEW:  # they are listed below
+            return lambda size: ("COMMAND",) * size
+        return super()._metavar_formatter(action, default_metavar)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = text.strip().split("\n\n")

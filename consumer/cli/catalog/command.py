@@ -1,18 +1,26 @@
 """``recallstream catalog``: build, publish, inspect, activate and roll back catalog versions."""
 
+from typing import get_args
+
 from pydantic import Field
+from pydantic.fields import FieldInfo
 from pydantic_settings import CliSubCommand, SettingsError, get_subcommand
 
 from catalog_sync.settings import CatalogSettings
 from consumer.cli.catalog.activate import Activate, Rollback
 from consumer.cli.catalog.build import Build
+from consumer.cli.catalog.guard import Guard
+from consumer.cli.catalog.keygen import Keygen
+from consumer.cli.catalog.pin import PinCommand, Unpin
+from consumer.cli.catalog.prune import Prune, Retire
 from consumer.cli.catalog.publish import Publish
+from consumer.cli.catalog.quarantine import Quarantine
 from consumer.cli.catalog.status import Status
 from consumer.service.settings import LayeredSettings
 
 
 class CatalogCommand(LayeredSettings):
-    """Build, publish, inspect, activate and roll back catalogs.
+    """Build, publish, watch and roll back catalogs.
 
     Where Redis is comes from --url, then RECALLSTREAM_CATALOG__URL, then the TOML file.
     """
@@ -24,9 +32,37 @@ class CatalogCommand(LayeredSettings):
     status: CliSubCommand[Status] = Field(description="show versions and instances")
     activate: CliSubCommand[Activate] = Field(description="make an uploaded version current")
     rollback: CliSubCommand[Rollback] = Field(description="go back to the version before")
+    pin: CliSubCommand[PinCommand] = Field(description="have a consumer group serve or keep a version")
+    unpin: CliSubCommand[Unpin] = Field(description="undo a pin")
+    quarantine: CliSubCommand[Quarantine] = Field(description="take a version away from every instance")
+    guard: CliSubCommand[Guard] = Field(description="quarantine what enough instances found bad")
+    prune: CliSubCommand[Prune] = Field(description="delete versions that nobody needs")
+    retire: CliSubCommand[Retire] = Field(description="take a model's pointer away")
+    keygen: CliSubCommand[Keygen] = Field(description="make a key pair for signed versions")
 
     def cli_cmd(self) -> None:
         command = get_subcommand(self, is_required=False)
-        if not isinstance(command, Build | Publish | Status | Activate | Rollback):
-            raise SettingsError("a sub-command is missing: build, publish, status, activate or rollback")
+        if not isinstance(command, SUB_COMMANDS):
+            names = [name for name, field in type(self).model_fields.items() if _is_sub_command(field)]
+            raise SettingsError(f"a sub-command is missing: {', '.join(names)}")
         command.run(self.catalog)
+
+
+SUB_COMMANDS = (
+    Build,
+    Publish,
+    Status,
+    Activate,
+    Rollback,
+    PinCommand,
+    Unpin,
+    Quarantine,
+    Guard,
+    Prune,
+    Retire,
+    Keygen,
+)
+
+
+def _is_sub_command(field: FieldInfo) -> bool:
+    return any(kind in SUB_COMMANDS for kind in get_args(field.annotation))

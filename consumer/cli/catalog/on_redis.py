@@ -10,6 +10,7 @@ from catalog_sync.settings import CatalogSettings
 from engine.errors import CatalogError
 
 if TYPE_CHECKING:
+    from catalog_sync.fleet_quarantine import FleetQuarantine
     from catalog_sync.publisher import Publisher
 
 
@@ -36,3 +37,11 @@ class OnRedis(BaseModel):
                 yield Publisher(client, merged.namespace)
         except redis.RedisError as error:
             raise CatalogError("redis", f"Redis: {error}") from error
+
+    @contextmanager
+    def quarantine(self, settings: CatalogSettings) -> Iterator["FleetQuarantine"]:
+        """The same."""
+        from catalog_sync.fleet_quarantine import FleetQuarantine
+
+        with self.publisher(settings) as publisher:
+            yield FleetQuarantine(publisher.client, publisher.keys, publisher)

@@ -1,6 +1,8 @@
-"""``catalog status``: versions, pointers, and what the instances say."""
+"""``catalog status``: versions, pointers, pins, quarantine, and what the instances say."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
 
 from catalog_sync.settings import CatalogSettings
 from consumer.cli.catalog.on_redis import OnRedis
@@ -9,60 +11,93 @@ from consumer.cli.catalog.shown import say, visible
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from catalog_sync.layout import Manifest
-    from catalog_sync.publisher import FleetStatus
-
 
 class Status(OnRedis):
     """Show the versions in Redis, which one is current for each model, and what the instances say."""
 
+    as_json: bool = Field(False, alias="json", description="all of it as one JSON object")
+
     def run(self, settings: CatalogSettings) -> None:
+        import json
+        import time
+
         from rich.console import Console
 
+        from catalog_sync.overview import overview
+
         with self.publisher(settings) as publisher:
-            status = publisher.status()
+            shown = overview(publisher.status(), time.time_ns() // 1_000_000)
         console = Console()
-        if not status.manifests:
+        if self.as_json:
+            console.print(json.dumps(shown), markup=False, highlight=False, soft_wrap=True)
+            return
+        if not shown["versions"]:
             say("there is no version in Redis")
-        else:
-            console.print(_versions_table(status))
-        if status.acks:
-            console.print(_acks_table(status))
-        for key in status.unreadable:
+        for title, rows in _tables(shown).items():
+            if rows:
+                console.print(_table(title, rows))
+        for key in shown["unreadable"]:
             say(f"unreadable: {key}")
 
 
-def _versions_table(status: "FleetStatus") -> "Table":
+def _tables(shown: dict[str, Any]) -> dict[str, list[dict[str, str]]]:
+    """Rows by column name, by the table's title."""
+    return {
+        "versions": [_version(version, shown) for version in shown["versions"]],
+        "instances": [_instance(instance) for instance in shown["instances"]],
+        "pins": [
+            {"group": group, "serves": pin["serve"] or "the pointer's", "keeps": ", ".join(pin["keep"])}
+            for group, pin in shown["pins"].items()
+        ],
+        "quarantine": [
+            {"version": version, "by": found["by"], "why": f"{found['reason']}: {found['message']}"}
+            for version, found in shown["quarantine"].items()
+        ],
+    }
+
+
+def _version(version: dict[str, Any], shown: dict[str, Any]) -> dict[str, str]:
+    notes = [f"changes {version['chain'][0]}"] if version["chain"] else []
+    notes += [f"pinned by {group}" for group in version["pinned_by"]]
+    notes += [f"{version['canaries']} canaries"] if version["canaries"] else []
+    notes += ["signed"] if version["signed"] else []
+    standing = {
+        "current": f"generation {shown['pointers'].get(version['model'], {}).get('generation')}",
+        "rollback": "rollback goes here",
+    }
+    return {
+        "model": version["model"],
+        "version": version["version"],
+        "label": version["label"] or "",
+        "items": f"{version['items']:,}",
+        "MiB": f"{version['bytes'] / 2**20:.1f}",
+        "current": standing.get(version["standing"], version["standing"]),
+        "active on": str(version["active_on"]),
+        "notes": ", ".join(notes),
+    }
+
+
+def _instance(instance: dict[str, Any]) -> dict[str, str]:
+    return {
+        "instance": instance["instance"],
+        "model": instance["model"],
+        "group": instance["group"] or "",
+        "version": (instance["version"] or "none") + (" (pinned)" if instance["pinned"] else ""),
+        "generation": str(instance["generation"]),
+        "state": instance["state"].replace("_", " "),
+        "error": "; ".join(
+            filter(None, [instance["error"], *(f"{v}: {why}" for v, why in instance["condemned"].items())])
+        ),
+        "stale": f"{instance['staleness_s']:.0f} s",
+        "age": f"{instance['age_s']:.0f} s",
+    }
+
+
+def _table(title: str, rows: list[dict[str, str]]) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("model", "version", "label", "items", "MiB", "current", title="versions", title_justify="left")
-    for manifest in status.manifests:
-        cells = (manifest.model, manifest.version, manifest.label or "", f"{manifest.items:,}")
-        table.add_row(*map(Text, map(visible, cells)), f"{manifest.size / 2**20:.1f}", _standing(manifest, status))
-    return table
-
-
-def _standing(manifest: "Manifest", status: "FleetStatus") -> str:
-    pointer = status.pointers.get(manifest.model)
-    if pointer is None:
-        return ""
-    if pointer.version == manifest.version:
-        return f"generation {pointer.generation}"
-    return "rollback goes here" if pointer.history[:1] == (manifest.version,) else ""
-
-
-def _acks_table(status: "FleetStatus") -> "Table":
-    import time
-
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(
-        "instance", "model", "version", "generation", "state", "error", "age", title="instances", title_justify="left"
-    )
-    for ack in status.acks:
-        age = max(0.0, time.time() - ack.time_ms / 1000)
-        cells = (ack.instance, ack.model, ack.version or "none", str(ack.generation), ack.state, ack.error or "")
-        table.add_row(*map(Text, map(visible, cells)), f"{age:.0f} s")
+    table = Table(*rows[0], title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*(Text(visible(cell)) for cell in row.values()))
     return table

@@ -1,0 +1,97 @@
+"""Makes fleet-wide what enough instances found: a bad version is quarantined, the pointer goes back."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from threading import Event
+
+import redis
+
+from catalog_sync.fleet_quarantine import FleetQuarantine
+from catalog_sync.layout import Ack, Pointer
+from catalog_sync.publisher import FleetStatus
+from engine.errors import CatalogError
+
+BY = "guard"
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """So many instances of a model, and such a share of its living ones, must have found a version bad."""
+
+    count: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    model: str
+    version: str
+    message: str
+
+
+def verdicts(status: FleetStatus, quorum: Quorum) -> Iterator[Verdict]:
+    """Versions to be quarantined: condemned by enough living instances, not quarantined yet. No I/O."""
+    living: dict[str, list[Ack]] = defaultdict(list)
+    for ack in status.acks:
+        living[ack.model].append(ack)
+    for model, acks in sorted(living.items()):
+        for version in sorted({version for ack in acks for version in ack.condemned} - status.quarantine.keys()):
+            against = [ack for ack in acks if version in ack.condemned]
+            if len(against) >= quorum.count and len(against) >= quorum.share * len(acks):
+                yield Verdict(model, version, _because(against, version, len(acks)))
+
+
+def _because(against: Sequence[Ack], version: str, living: int) -> str:
+    first = min(against, key=lambda ack: ack.instance)
+    return f"{len(against)} of {living} instances found it bad, {first.instance}: {first.condemned[version]}"
+
+
+class FleetGuard:
+    """One pass at a time; it keeps nothing, so it may be killed, started again, and run twice at once."""
+
+    def __init__(self, quarantine: FleetQuarantine, quorum: Quorum) -> None:
+        self._quarantine, self._quorum = quarantine, quorum
+
+    def once(self) -> list[str]:
+        """What was done, in words. Redis errors pass through."""
+        status = self._quarantine.publisher.status()
+        return [*self._condemn(status), *self._retreat(status)]
+
+    def _condemn(self, status: FleetStatus) -> Iterator[str]:
+        for verdict in verdicts(status, self._quorum):
+            try:
+                pointer = self._quarantine.condemn(verdict.version, "condemned", verdict.message, BY)
+            except CatalogError as error:
+                yield f"version {verdict.version}: {verdict.message}; {error.message}"
+            else:
+                yield f"version {verdict.version} is quarantined: {verdict.message}"
+                if pointer is not None:
+                    yield _moved(verdict.model, pointer)
+
+    def _retreat(self, status: FleetStatus) -> Iterator[str]:
+        """Finish what somebody began who was killed after the quarantine."""
+        for model in status.pointers:
+            try:
+                if pointer := self._quarantine.retreat(model):
+                    yield _moved(model, pointer)
+            except CatalogError as error:
+                yield f"model {model}: {error.message}"
+
+    def run(self, seconds: float, stop: Event, tell: Callable[[str], None]) -> None:
+        """A pass every so many seconds until ``stop``; ``tell`` hears what changed. Faults of Redis are outlived."""
+        told: list[str] = []
+        while not stop.is_set():
+            try:
+                lines = self.once()
+            except redis.RedisError as error:
+                lines = [f"Redis: {error}"]
+            for line in lines:
+                if line not in told:
+                    tell(line)
+            told = lines
+            stop.wait(seconds)
+
+
+def _moved(model: str, pointer: Pointer) -> str:
+    return f"version {pointer.version} is current for model {model} (generation {pointer.generation})"
