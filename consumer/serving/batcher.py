@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 from consumer.serving.deadlines import DeadlineHeap
@@ -76,10 +77,9 @@ class Batcher(Generic[T]):
         if reason is None:
             return None
         keys: list[int] = []
-        tokens = 0
-        for key, item in self._queue.items():
-            full = len(keys) == self._settings.max_requests
-            if full or (keys and tokens + item.tokens > self._settings.max_tokens):
+        tokens, most = 0, self._settings.max_tokens
+        for key, item in islice(self._queue.items(), self._settings.max_requests):
+            if keys and tokens + item.tokens > most:
                 break
             keys.append(key)
             tokens += item.tokens
@@ -130,7 +130,6 @@ class Batcher(Generic[T]):
 
     def _remove(self, keys: Sequence[int]) -> list[T]:
         removed = [self._queue.pop(key) for key in keys]
-        for key, item in zip(keys, removed, strict=True):
-            self._deadlines.discard(key)
-            self.tokens -= item.tokens
+        self._deadlines.discard(keys)
+        self.tokens -= sum([item.tokens for item in removed])
         return removed

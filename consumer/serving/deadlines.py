@@ -1,6 +1,7 @@
 """When an answer becomes worthless, and which waiting requests have come to that point."""
 
 import heapq
+from collections.abc import Iterable
 
 import msgspec
 
@@ -47,8 +48,9 @@ class DeadlineHeap:
         self._live[key] = deadline
         heapq.heappush(self._heap, (deadline, key))
 
-    def discard(self, key: int) -> None:
-        del self._live[key]
+    def discard(self, keys: Iterable[int]) -> None:
+        for key in keys:
+            del self._live[key]
         if len(self._heap) > 2 * len(self._live) + _SLACK:
             self._heap = [(deadline, key) for key, deadline in self._live.items()]
             heapq.heapify(self._heap)

@@ -18,7 +18,7 @@ from consumer.serving.settings import BatchSettings
 from consumer.serving.snapshot import PartitionSnapshot
 from consumer.stream.consumer import RequestConsumer
 from consumer.stream.group import UNDECIDED, GroupView
-from consumer.stream.partition import Partition
+from consumer.stream.partition import Partition, partition_of
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.dead_letter import SourceRecord
 
@@ -123,15 +123,16 @@ class Intake:
     def _admit(self, records: Sequence[SourceRecord]) -> None:
         if not records:
             return
-        self._observer.received(len(records), sum(len(record.value or b"") for record in records))
-        self._limit.read(len(records), self._clock())
+        self._observer.received(len(records), sum([len(record.value or b"") for record in records]))
+        now = Moment(time.time() * 1000, self._clock())
+        self._limit.read(len(records), now.monotonic)
         queued: list[InFlight] = []
         for record in records:
-            now = Moment(time.time() * 1000, self._clock())
             if record.timestamp_ms > now.wall_ms:
                 self._observer.clock_skew((record.timestamp_ms - now.wall_ms) / 1000)
-            partition = Partition(record.topic, record.partition)
-            ticket = self._tracker.deliver(partition, record.offset, record.timestamp_ms / 1000)
+            ticket = self._tracker.deliver(
+                partition_of(record.topic, record.partition), record.offset, record.timestamp_ms / 1000
+            )
             if ticket is None:
                 continue
             read = self._reader.read(record, ticket, now)

@@ -132,7 +132,10 @@ def reply_headers(
 
 def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
     """Upper bound of the bytes that Kafka counts against a topic's limit before compression: headers count too."""
-    return RECORD_OVERHEAD + len(key or b"") + len(value or b"") + sum(header_size(*header) for header in headers)
+    size = RECORD_OVERHEAD + len(key or b"") + len(value or b"")
+    for name, content in headers:
+        size += HEADER_OVERHEAD + len(name.encode()) + len(content or b"")
+    return size
 
 
 def header_size(name: str, content: bytes | None) -> int:

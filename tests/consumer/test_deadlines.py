@@ -54,7 +54,7 @@ def test_the_heap_always_knows_the_tightest_deadline(steps: list[tuple[str, floa
             live[key] = deadline
         elif step == "discard" and live:
             gone = next(iter(live))
-            heap.discard(gone)
+            heap.discard([gone])
             del live[gone]
         tightest = heap.tightest()
         assert (tightest[0] if tightest else None) == min(live.values(), default=None)
@@ -65,7 +65,7 @@ def test_the_heap_does_not_keep_what_has_left() -> None:
     heap = DeadlineHeap()
     for key in range(10_000):
         heap.add(key, 1e9 + key)
-        heap.discard(key)
+        heap.discard([key])
     assert len(heap._heap) < 200  # noqa: SLF001  nothing else shows what it keeps
 
 
