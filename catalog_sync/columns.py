@@ -16,7 +16,7 @@ Array = NDArray[Any]
 Section = Callable[[str, str, int | None], Array]
 """Gives the section of a name with a dtype and (if known) a number of entries."""
 
-_ARROW = {
+ARROW_TYPES = {
     "bool": pa.bool_(),
     "int64": pa.int64(),
     "float64": pa.float64(),
@@ -27,9 +27,9 @@ _ARROW = {
 
 def column_type(column: pa.Array) -> ColumnType:
     """The catalog's name of an arrow type. Raises CatalogError ``structure`` for a type that catalogs do not hold."""
-    for name, kind in _ARROW.items():
+    for name, kind in ARROW_TYPES.items():
         if column.type == kind:
-            return name  # type: ignore[return-value]  # the keys of _ARROW are the literals
+            return name  # type: ignore[return-value]  # the keys of ARROW_TYPES are the literals
     raise CatalogError("structure", f"a catalog column cannot be {column.type}")
 
 
@@ -61,14 +61,14 @@ def read_column(name: str, kind: str, rows: int, nullable: bool, section: Sectio
             column = pa.Array.from_buffers(pa.bool_(), rows, [valid, pa.py_buffer(values)])
         case "int64" | "float64":
             values = section(f"{name}/values", "<i8" if kind == "int64" else "<f8", rows)
-            column = pa.Array.from_buffers(_ARROW[kind], rows, [valid, pa.py_buffer(values)])
+            column = pa.Array.from_buffers(ARROW_TYPES[kind], rows, [valid, pa.py_buffer(values)])
         case "string":
             column = _read_strings(name, rows, valid, section)
         case "strings":
             lists = section(f"{name}/lists", "<i4", rows + 1)
             check_begins(f"{name}/lists", lists, int(lists[-1]))
             child = _read_strings(f"{name}/items", int(lists[-1]), None, section)
-            column = pa.Array.from_buffers(_ARROW[kind], rows, [valid, pa.py_buffer(lists)], children=[child])
+            column = pa.Array.from_buffers(ARROW_TYPES[kind], rows, [valid, pa.py_buffer(lists)], children=[child])
         case _:
             raise CatalogError("structure", f"{name}: unknown column type {kind!r}")
     try:

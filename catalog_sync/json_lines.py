@@ -40,7 +40,7 @@ class _Kind:
 
 def line_of_row(path: Path, row: int) -> str:
     """How an error names row ``row`` (0-based): its line in the file; blank lines hold no row."""
-    for at, (number, _) in enumerate(_lines(path)):
+    for at, (number, _) in enumerate(lines_of(path)):
         if at == row:
             return f"line {number}"
     return f"row {row}"
@@ -49,7 +49,7 @@ def line_of_row(path: Path, row: int) -> str:
 def check_lines(path: Path) -> int:
     """Number of objects, one a line. Raises CatalogError ``source`` for a line that is none, or is too long or deep."""
     rows = 0
-    for number, line in _lines(path):
+    for number, line in lines_of(path):
         whole = line.startswith(b"{") and line.endswith(b"}")
         # the fast reader overflows its stack on deep nesting, msgspec counts it
         deep = len(line) > _SHORT and line.count(b"[") + line.count(b"{") > _BRACKETS
@@ -66,7 +66,7 @@ def column_types(path: Path) -> dict[str, pa.DataType]:
     another type than before.
     """
     kinds: dict[str, tuple[_Kind, int]] = {}
-    for number, line in _lines(path):
+    for number, line in lines_of(path):
         for key, value in _decode(number, line).items():
             kind = _kind_of(value)
             if kind is None:
@@ -88,7 +88,7 @@ def _decode(number: int, line: bytes) -> dict[str, object]:
     return values
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
     """Lines that are not blank, without the white space around them, and their numbers."""
     with path.open("rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):

@@ -79,10 +79,9 @@ class VersionLoader:
                 raise CatalogError("memory", f"{link.manifest.size} bytes to fetch, less is free on the host")
             data = fetch_blob(self._redis, self._keys, link.manifest, self._stop)
             try:
-                self._store.stage(decode_as(link, data))
+                self._store.stage(decode_as(link, data), anew=True)  # on the base of this chain
             except CatalogError:
-                if files:
-                    self._store.discard(next(reversed(files)))
+                self._store.unstage()
                 raise
             files[link.version] = data
         return files

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from catalog_sync.json_lines import check_lines, column_types, line_of_row
 from engine.catalog.build import build_catalog, check_sids, check_sizes, row_name
-from engine.catalog.catalog import Catalog
+from engine.catalog.catalog import Catalog, Ids
 from engine.catalog.tags import TagIndex
 from engine.errors import CatalogError
 
@@ -55,12 +55,12 @@ def _catalog(table: pa.Table, name: RowName, model: str, sizes: tuple[int, ...],
         version=version,
         model=model,
         sizes=sizes,
-        ids=_ids(_column(table, "item_id"), name),
-        sids=_sids(_column(table, "sid"), sizes, name),
+        ids=ids_column(one_column(table, "item_id"), name),
+        sids=_sids(one_column(table, "sid"), sizes, name),
         recallable=_recallable(table),
         rank=_rank(table),
         tags=_tags(table, name),
-        fields={key: _field(key, _column(table, key), name) for key in table.column_names if key not in COLUMNS},
+        fields={key: _field(key, one_column(table, key), name) for key in table.column_names if key not in COLUMNS},
         name=name,
     )
 
@@ -124,7 +124,7 @@ def _parse_json(path: Path, types: dict[str, pa.DataType]) -> pa.Table:
     return table.drop_columns([key for key in absent if key != "sid"])
 
 
-def _column(table: pa.Table, name: str) -> pa.Array:
+def one_column(table: pa.Table, name: str) -> pa.Array:
     column = table[name].combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         if column.num_chunks != 1:
@@ -133,7 +133,8 @@ def _column(table: pa.Table, name: str) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
-def _ids(column: pa.Array, name: RowName) -> NDArray[np.int64] | pa.Array:
+def ids_column(column: pa.Array, name: RowName) -> Ids:
+    """A column of item ids. Raises CatalogError ``structure`` naming the row."""
     _no_nulls(column, "item_id", name)
     if pa.types.is_integer(column.type):
         return _cast(column, pa.int64(), "item_id").to_numpy(zero_copy_only=False)
@@ -162,7 +163,7 @@ def _sids(column: pa.Array, sizes: tuple[int, ...], name: RowName) -> NDArray[np
 def _recallable(table: pa.Table) -> NDArray[np.bool_] | None:
     if "recallable" not in table.column_names:
         return None
-    column = _cast(_column(table, "recallable"), pa.bool_(), "recallable")
+    column = _cast(one_column(table, "recallable"), pa.bool_(), "recallable")
     flags: NDArray[np.bool_] = column.fill_null(True).to_numpy(zero_copy_only=False)
     return flags
 
@@ -170,7 +171,7 @@ def _recallable(table: pa.Table) -> NDArray[np.bool_] | None:
 def _rank(table: pa.Table) -> NDArray[np.float64] | None:
     if "rank" not in table.column_names:
         return None
-    column = _column(table, "rank")
+    column = one_column(table, "rank")
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_null(column.type)):
         raise CatalogError("structure", f"rank is {column.type}, not a number")
     ranks: NDArray[np.float64] = column.cast(pa.float64(), safe=False).fill_null(np.inf).to_numpy(zero_copy_only=False)
@@ -180,7 +181,7 @@ def _rank(table: pa.Table) -> NDArray[np.float64] | None:
 def _tags(table: pa.Table, name: RowName) -> TagIndex | None:
     if "tags" not in table.column_names:
         return None
-    column = _column(table, "tags")
+    column = one_column(table, "tags")
     if pa.types.is_null(column.type):
         return None
     if not _is_list(column.type) or not (_is_text(column.type.value_type) or pa.types.is_null(column.type.value_type)):

@@ -90,21 +90,19 @@ class CatalogStore:
         if need > free:
             raise CatalogError("memory", f"needs {need} bytes beside the resident versions, {free} are free")
 
-    def stage(self, version: Catalog | Delta) -> ResidentCatalog:
+    def stage(self, version: Catalog | Delta, *, anew: bool = False) -> ResidentCatalog:
         """Upload a version beside the active one; an older staged version is dropped.
 
-        The parent of a delta must be resident. The full form of a resident version that deltas made takes its place.
-        Raises CatalogError, ``parent`` if a delta's is not resident.
+        The parent of a delta must be resident. ``anew``: a version that is resident already is made once more and takes
+        its own place. Raises CatalogError, ``parent`` if the parent is not resident.
         """
         with self._lock:
-            held = self._slots[version.version].resident if version.version in self._named() else None
-        worn = held is not None and held.overlaid > 0 and isinstance(version, Catalog)
-        if held is not None and not worn:
-            return held
+            if version.version in self._named() and not anew:
+                return self._slots[version.version].resident
         resident = self._from_parent(version) if isinstance(version, Delta) else self._uploaded(version)
         with self._lock:
             slot = self._slots.setdefault(version.version, _Slot(resident))
-            if worn:
+            if anew:
                 slot.resident = resident
             if version.version not in self._named():  # else another thread was faster
                 dropped, self._staged = self._staged, version.version
@@ -180,6 +178,12 @@ class CatalogStore:
             if version in self._kept:
                 self._kept.remove(version)
                 self._free(version)
+
+    def unstage(self) -> None:
+        """Drop the staged version, if there is one."""
+        with self._lock:
+            dropped, self._staged = self._staged, None
+            self._free(dropped)
 
     @contextmanager
     def pin(self, version: str | None = None) -> Iterator[ResidentCatalog]:

@@ -1,0 +1,106 @@
+"""The publisher's side of deltas: the next version of a chain, and the full form that ends its growth."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from threading import Event
+
+import msgspec
+import redis
+
+from catalog_sync import blob
+from catalog_sync.changes import make_delta
+from catalog_sync.fetch import CHAIN_LIMIT, Link, decode_as, fetch_blob, fetch_chain, fetch_full, fetch_manifest
+from catalog_sync.layout import Keys, Manifest, Pointer
+from catalog_sync.publisher import Publisher
+from engine.catalog.catalog import Catalog, Ids
+from engine.catalog.delta import Delta, Overlay
+from engine.catalog.lookup import IdIndex
+from engine.errors import CatalogError
+
+Sign = Callable[[Manifest], Manifest]
+
+
+def unsigned(manifest: Manifest) -> Manifest:
+    return manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The current version of a model: what the next delta changes."""
+
+    pointer: Pointer
+    manifest: Manifest
+
+
+class DeltaPublisher:
+    """Publishes deltas over the current version of a model. Redis errors pass through; the rest is CatalogError."""
+
+    def __init__(self, client: redis.Redis, keys: Keys, publisher: Publisher, sign: Sign = unsigned) -> None:
+        self._redis, self._keys, self._publisher, self._sign = client, keys, publisher, sign
+
+    def head(self, model: str) -> Head:
+        """Raises CatalogError ``no_version``, and what ``fetch_manifest`` raises."""
+        pointer = self._publisher.pointer(model)
+        if pointer is None:
+            raise CatalogError("no_version", f"model {model!r} has no current version that a delta could change")
+        return Head(pointer, fetch_manifest(self._redis, self._keys, pointer))
+
+    def publish(
+        self, head: Head, upserts: Catalog | None, withdrawn: Sequence[Ids], label: str | None = None
+    ) -> tuple[Manifest, Pointer]:
+        """Make the delta version of ``head`` current.
+
+        Raises CatalogError: ``empty``, ``incompatible``, ``duplicate`` (of the items), ``chain`` (a full form is due
+        first), ``conflict`` (``head`` is not current any more), ``verify``.
+        """
+        if self.chain_length(head.manifest) >= CHAIN_LIMIT:
+            raise CatalogError(
+                "chain", f"{CHAIN_LIMIT} deltas without a full form: `recallstream catalog rebase` first"
+            )
+        delta, data = make_delta(head.manifest, upserts, withdrawn)
+        manifest = self._sign(Manifest.of_delta(delta, data, head.manifest, head.pointer.manifest, label))
+        return manifest, self._publisher.publish(manifest, data, before=head.pointer)
+
+    def chain_length(self, manifest: Manifest) -> int:
+        """Deltas from the nearest version that is there in full to this one."""
+        length = 0
+        while manifest.parent is not None and manifest.parent_manifest is not None and length < CHAIN_LIMIT:
+            if fetch_full(self._redis, self._keys, manifest.version) is not None:
+                break
+            length += 1
+            manifest = fetch_manifest(self._redis, self._keys, Pointer(manifest.parent, 0, manifest.parent_manifest))
+        return length
+
+    def rebase(self, version: str) -> Manifest:
+        """Put a delta version into Redis in full too, so that whoever starts with nothing need not follow its chain.
+
+        It stays the same version with the same items: nothing is activated. Takes memory for two catalogs. Raises
+        CatalogError: what a fetch raises, ``verify``.
+        """
+        head = self._publisher.manifest(version)
+        if head.parent is None:
+            return head
+        catalog = merged(
+            [self._fetched(link) for link in fetch_chain(self._redis, self._keys, head, lambda _: None)], head.version
+        )
+        data = blob.encode(catalog)
+        own = Manifest.of(replace(catalog, version=blob.version_of(data)), data, head.label)
+        manifest = self._sign(msgspec.structs.replace(own, full_of=version))
+        self._publisher.upload_full(manifest, data)
+        return manifest
+
+    def _fetched(self, link: Link) -> Catalog | Delta:
+        return decode_as(link, fetch_blob(self._redis, self._keys, link.manifest, Event()))
+
+
+def merged(chain: Sequence[Catalog | Delta], version: str) -> Catalog:
+    """A catalog and the deltas that follow it as one catalog: what a build of all its items would make."""
+    base, *deltas = chain
+    if isinstance(base, Delta):
+        raise CatalogError("chain", f"version {base.version} builds on another one")
+    ids, overlay, parent = IdIndex(base.ids), Overlay.nothing(base), base.version
+    for delta in deltas:
+        if isinstance(delta, Catalog) or delta.parent != parent:
+            raise CatalogError("parent", f"version {delta.version} does not change {parent}")
+        overlay, parent = overlay.followed_by(delta, base, ids), delta.version
+    return overlay.merged_into(base, version)
