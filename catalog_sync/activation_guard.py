@@ -60,6 +60,7 @@ class ActivationGuard:
         self._before: deque[Tally] = deque()
         self.before = Tally()
         self._watched: str | None = None
+        self._bad: str | None = None
         self._since = 0.0
         self._after = Tally()
 
@@ -70,16 +71,16 @@ class ActivationGuard:
 
     def activated(self, version: str, now: float) -> None:
         """``version`` serves from now on. What an unjudged one before it answered is no measure of anything."""
-        self._watched, self._since, self._after = version, now, Tally()
+        self._watched, self._since, self._after, self._bad = version, now, Tally(), None
 
     def dismiss(self) -> None:
         """Watch nothing: what serves now has served before."""
         self._watched = None
 
     def observe(self, version: str, tally: Tally, now: float) -> Breach | None:
-        """Answers of the active version."""
+        """Answers of a version; those that come late, from another than the one that serves, are no evidence."""
         if version != self._watched:
-            if self._watched is None:
+            if self._watched is None and version != self._bad:
                 self._remember(tally)
             return None
         self._after += tally
@@ -87,6 +88,7 @@ class ActivationGuard:
             return None
         if breach := self._breach(version):
             self.dismiss()
+            self._bad = version
             return breach
         if now - self._since >= self._policy.seconds:
             self._remember(self._after)

@@ -1,0 +1,161 @@
+"""A version whose answers are bad is rolled back by the instance itself, with and without Redis."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from catalog_sync.embedded import EmbeddedRedis
+from catalog_sync.fleet_quarantine import FleetQuarantine
+from catalog_sync.layout import Ack, Pointer
+from catalog_sync.watcher import Watcher
+from engine.errors import CatalogError, RequestError
+from engine.request import BeamPolicy, RecallRequest, RecallResult
+from tests.catalog_sync.redis_support import MODEL, Fleet, ack_of
+from tests.consumer.waiting import eventually
+
+N = 20
+REQUEST = RecallRequest(BeamPolicy((1, 1)), 1, history=np.array([1]))
+
+
+@pytest.fixture
+def fleet(server: EmbeddedRedis) -> Iterator[Fleet]:
+    running = Fleet(server, guard_requests=N)
+    yield running
+    running.close()
+
+
+def answer(watcher: Watcher, version: str | None, *, items: int = 1, count: int = N) -> None:
+    """Answers of a version, as the device thread reports them."""
+    good = RecallResult(np.arange(items), np.zeros(items, np.float32), MODEL, version or "", (1, 1), exhausted=False)
+    watcher.observe([REQUEST] * count, [good] * count)
+
+
+def two_versions(fleet: Fleet, watcher: Watcher) -> tuple[Pointer, Pointer]:
+    """The second one active, the first one with enough answers to compare with."""
+    first = fleet.publish(range(10))
+    eventually(lambda: fleet.store.active == first.version)
+    answer(watcher, first.version)
+    second = fleet.publish(range(20))
+    eventually(lambda: watcher.snapshot().state == "current" and fleet.store.active == second.version)
+    return first, second
+
+
+def test_empty_answers_of_a_new_version_bring_the_one_before_back(fleet: Fleet) -> None:
+    with fleet.watcher() as watcher:
+        first, second = two_versions(fleet, watcher)
+        answer(watcher, second.version, items=0)
+        assert fleet.store.active == first.version  # already: the device thread did it
+        assert fleet.store.resident() == (first.version,)
+        snapshot = watcher.snapshot()
+        assert (snapshot.state, snapshot.reason, snapshot.rolled_back) == ("rolled_back", "empty_rate", 1)
+        ack: Ack = eventually(lambda: (found := ack_of(fleet)) and found.condemned and found)
+        assert (ack.version, ack.target, ack.state) == (first.version, second.version, "rolled_back")
+        assert ack.condemned[second.version].startswith("empty_rate: 100.0% of 20 answers had no items")
+        assert watcher.snapshot().state == "rolled_back"  # and stays, though the pointer names the bad one
+
+
+def test_it_needs_no_redis(fleet: Fleet) -> None:
+    with EmbeddedRedis() as own:
+        alone = Fleet(own, guard_requests=N, poll_seconds=0.2)
+        with alone.watcher() as watcher:
+            first, second = two_versions(alone, watcher)
+            own.kill()
+            answer(watcher, second.version, items=0)
+            assert alone.store.active == first.version
+            eventually(lambda: watcher.snapshot().state == "unreachable")
+            assert second.version in watcher.snapshot().condemned
+        alone.close()
+
+
+def test_errors_that_the_catalog_can_cause_count_too(fleet: Fleet) -> None:
+    with fleet.watcher() as watcher:
+        first, second = two_versions(fleet, watcher)
+        watcher.observe([REQUEST] * N, [RequestError("bad_request", "the catalog has no field 'title'")] * N)
+        assert (fleet.store.active, watcher.snapshot().reason) == (first.version, "error_rate")
+        assert second.version in watcher.snapshot().condemned
+
+
+def test_the_bad_version_is_not_taken_up_again_until_it_is_released(fleet: Fleet) -> None:
+    quarantine = FleetQuarantine(fleet.redis, fleet.keys, fleet.publisher)
+    with fleet.watcher() as watcher:
+        first, second = two_versions(fleet, watcher)
+        answer(watcher, second.version, items=0)
+        fleet.publisher.activate(second.version)  # a new generation of the same
+        eventually(lambda: watcher.snapshot().state == "quarantined")
+        assert fleet.store.active == first.version
+        eventually(lambda: ack_of(fleet).state == "quarantined")
+        quarantine.release(second.version)
+        fleet.publisher.activate(second.version)
+        eventually(lambda: fleet.store.active == second.version)
+        assert watcher.snapshot().condemned == {}
+        with pytest.raises(CatalogError) as caught:
+            quarantine.release(second.version)
+        assert caught.value.reason == "not_quarantined"
+
+
+def test_the_next_good_version_is_served_as_ever(fleet: Fleet) -> None:
+    with fleet.watcher() as watcher:
+        _, second = two_versions(fleet, watcher)
+        answer(watcher, second.version, items=0)
+        third = fleet.publish(range(30))
+        eventually(lambda: fleet.store.active == third.version and watcher.snapshot().state == "current")
+        answer(watcher, third.version)
+        assert fleet.store.active == third.version
+        assert second.version in watcher.snapshot().condemned
+
+
+def test_a_version_that_served_before_and_a_first_one_are_not_judged(fleet: Fleet) -> None:
+    with fleet.watcher() as watcher:
+        first, second = two_versions(fleet, watcher)
+        answer(watcher, second.version)
+        fleet.publisher.rollback(MODEL)
+        eventually(lambda: fleet.store.active == first.version)
+        answer(watcher, first.version, items=0)
+        assert fleet.store.active == first.version
+    alone = Fleet(fleet.server, guard_requests=N)
+    with alone.watcher() as watcher:
+        only = alone.publish(range(3))
+        eventually(lambda: alone.store.active == only.version)
+        answer(watcher, only.version)
+        answer(watcher, only.version, items=0, count=10 * N)
+        assert alone.store.active == only.version
+    alone.close()
+
+
+def test_the_guard_can_be_turned_off(server: EmbeddedRedis) -> None:
+    fleet = Fleet(server, guard_requests=0)
+    with fleet.watcher() as watcher:
+        _, second = two_versions(fleet, watcher)
+        answer(watcher, second.version, items=0, count=1000)
+        assert fleet.store.active == second.version
+    fleet.close()
+
+
+def test_a_fault_of_the_judging_does_not_reach_the_device_thread(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fleet.watcher() as watcher:
+        _, second = two_versions(fleet, watcher)
+        monkeypatch.setattr(fleet.store, "rollback", lambda: 1 // 0)
+        answer(watcher, second.version, items=0)
+        assert fleet.store.active == second.version
+
+
+def test_the_quarantine_and_the_bad_file_outlive_the_process(server: EmbeddedRedis, tmp_path: Path) -> None:
+    fleet = Fleet(server, guard_requests=N, disk=tmp_path)
+    with fleet.watcher() as watcher:
+        first, second = two_versions(fleet, watcher)
+        eventually((tmp_path / f"{MODEL}@{second.version}.rsc").exists)
+        answer(watcher, second.version, items=0)
+        eventually((tmp_path / f"{MODEL}@{second.version}.rsc.quarantined").exists)
+        eventually(lambda: ack_of(fleet).condemned)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert f"{MODEL}@{first.version}.rsc" in names
+    assert f"{MODEL}@{second.version}.rsc" not in names
+    again = Fleet(server, guard_requests=N, disk=tmp_path, namespace=fleet.namespace)
+    with again.watcher() as watcher:
+        eventually(lambda: again.store.active == first.version)  # from the disk: the pointer still names the bad one
+        assert eventually(lambda: watcher.snapshot().state == "quarantined")
+        assert second.version in watcher.snapshot().condemned
+    again.close()
+    fleet.close()
