@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.runtime.graphs import Capture, PrefillGraph, SearchGraph
+from engine.runtime.graphs import Capture, PrefillGraph, SearchGraph, TakeHidden
 from engine.runtime.prefill_input import PrefillShape, pack_prompts
 from engine.runtime.prepared import PreparedRequest
 from engine.runtime.search_input import SearchShape, pack_search, trie_columns
@@ -68,9 +68,12 @@ class Executor:
         return graph.run(host) if graph else self._stages.prefill(shape, self._upload(host))
 
     def search(
-        self, batch: Sequence[PreparedRequest], pages: Sequence[NDArray[np.int32]], hidden: Tensor
+        self, batch: Sequence[PreparedRequest], pages: Sequence[NDArray[np.int32]], take_hidden: TakeHidden
     ) -> tuple[SearchShape, Tensor]:
-        """The output's shape and block of memory, valid until the next search. ``hidden``: ``[R, H]``."""
+        """The output's shape and block of memory, valid until the next search.
+
+        ``take_hidden`` is called when all that the search needs besides is on its way to the device.
+        """
         need = SearchShape.of(batch)
         graph = next((graph for graph in self._search_graphs if graph.shape.holds(need)), None)
         shape = graph.shape if graph else need
@@ -81,8 +84,8 @@ class Executor:
         self._counts["search_rows"] += rows
         self._counts["search_rows_padded"] += shape.requests * sum(shape.widths[:-1]) - rows
         if graph:
-            return shape, graph.run(host, hidden, tries)
-        return shape, self._stages.search(shape, self._upload(host), hidden, tries)
+            return shape, graph.run(host, take_hidden, tries)
+        return shape, self._stages.search(shape, self._upload(host), take_hidden(None), tries)
 
     def _blank(self, nbytes: int) -> Tensor:
         return torch.zeros(nbytes, dtype=torch.uint8, device=self._device)

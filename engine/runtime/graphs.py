@@ -15,6 +15,9 @@ from kernels.backend import NO_ITEM
 Capture = Callable[[Callable[[], Tensor]], tuple[Callable[[], None], Tensor]]
 """Takes work apart from its launch: returns what launches it again, and its output, the same memory every time."""
 
+TakeHidden = Callable[[Tensor | None], Tensor]
+"""Copies the hidden states that the prefill left into the first rows of the given memory, or of its own; ``[R, H]``."""
+
 
 class CudaCapture:
     """Captures on one lane into one memory pool: its graphs never run at the same time, so they share their memory."""
@@ -85,11 +88,11 @@ class SearchGraph:
         graph._replay, graph.output = capture(lambda: stages.search(shape, graph.memory, graph.hidden, graph.tries))
         return graph
 
-    def run(self, host: Tensor, hidden: Tensor, tries: Sequence[TrieColumns]) -> Tensor:
+    def run(self, host: Tensor, take_hidden: TakeHidden, tries: Sequence[TrieColumns]) -> Tensor:
         """The output for the input in ``host``; valid until the next run."""
         self.tries[:] = tries
         self.memory.copy_(host, non_blocking=True)
-        self.hidden[: len(hidden)].copy_(hidden)
+        take_hidden(self.hidden)
         self._replay()
         return self.output
 

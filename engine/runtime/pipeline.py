@@ -105,11 +105,17 @@ class Pipeline:
             begin = self._prefills.mark()
             hidden = self._executor.prefill([item.prompt.tokens for item in batch], pages)
             prefilled = self._prefills.mark()
-        with self._searches.active():
+
+
+        def take_hidden(into: Tensor | None) -> Tensor:
             self._searches.after(prefilled)
-            mine = hidden[: len(batch)].clone()
+            rows = hidden[: len(batch)]
+            taken = rows.clone() if into is None else into[: len(batch)].copy_(rows)
             self._hidden_read = self._searches.mark()
-            shape, output = self._executor.search(batch, pages, mine)
+            return taken
+
+        with self._searches.active():
+            shape, output = self._executor.search(batch, pages, take_hidden)
             host = host_memory(output.nbytes, self._device)
             host.copy_(output, non_blocking=True)
             marks = begin, prefilled, self._searches.mark()
@@ -131,10 +137,11 @@ class Pipeline:
         end.wait()
         prefill_ms, decode_ms = prefilled.milliseconds_since(begin), end.milliseconds_since(prefilled)
         found = flight.shape.output_over(flight.output)
-        with self._prefills.active():  # in order with whoever gets the pages next
-            for width, pages in zip(found.widths[:, -1].tolist(), flight.pages, strict=False):
-                if width < 0:
-                    self._context.clear(pages)
+        broken = (found.widths[: len(flight.batch), -1].numpy() < 0).nonzero()[0].tolist()
+        if broken:
+            with self._prefills.active():  # in order with whoever gets the pages next
+                for row in broken:
+                    self._context.clear(flight.pages[row])
         return list(answers_of(flight.batch, found, self._model, prefill_ms, decode_ms))
 
 
