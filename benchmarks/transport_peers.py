@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
+from consumer.service import garbage
 from consumer.service.metrics import Metrics
 from consumer.service.observer import MetricsObserver
 from consumer.serving.recaller import Answer
@@ -97,6 +98,7 @@ def serve(kafka: KafkaSettings, batch: BatchSettings, pipe: Connection) -> None:
         active_catalog=lambda: CATALOG,
         observer=observer,
     )
+    garbage.settle()
     loop.start()
     with _until_closed(pipe):
         while True:

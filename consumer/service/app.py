@@ -1,6 +1,5 @@
 """The service as a process: what starts when, what is waited for, and how it ends."""
 
-import gc
 import json
 import logging
 import os
@@ -14,6 +13,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from catalog_sync.settings import CatalogSettings
+from consumer.service import garbage
 from consumer.service.http import HttpServer, build_app
 from consumer.service.settings import ServiceSettings, redacted
 from consumer.service.status import ServiceStatus
@@ -95,8 +95,7 @@ def run(settings: ServiceSettings, expose: Expose) -> None:
         _wait_for_catalog(engine, errands)
         status.starting = "the engine is warming up"
         _warm_up(engine, settings)
-        gc.collect()
-        gc.freeze()
+        garbage.settle()
 
         loop = ServingLoop(
             engine,

@@ -58,16 +58,13 @@ class RepeatCache:
     def __init__(
         self, settings: BatchSettings, active_catalog: Callable[[], str | None], clock: Callable[[], float]
     ) -> None:
-        self._settings = settings
+        self.enabled = settings.repeat_entries > 0
+        self._entries, self._bytes, self._age_s = settings.repeat_entries, settings.repeat_bytes, settings.repeat_age_s
         self._active_catalog = active_catalog
         self._clock = clock
         self._kept: OrderedDict[Identity, Answered] = OrderedDict()
         self._lock = Lock()
         self.size = 0
-
-    @property
-    def enabled(self) -> bool:
-        return self._settings.repeat_entries > 0
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -78,16 +75,18 @@ class RepeatCache:
             self._drop(identity)
             self._kept[identity] = answered
             self.size += len(value)
-            while len(self._kept) > self._settings.repeat_entries or self.size > self._settings.repeat_bytes:
+            while len(self._kept) > self._entries or self.size > self._bytes:
                 self._drop(next(iter(self._kept)))
 
     def get(self, identity: Identity, catalog: str | None) -> Answered | None:
         """The reply to the same request; ``catalog`` is the version that it asks for."""
+        if identity not in self._kept:
+            return None
         with self._lock:
             found = self._kept.get(identity)
             if found is None:
                 return None
-            if self._clock() - found.at > self._settings.repeat_age_s:
+            if self._clock() - found.at > self._age_s:
                 self._drop(identity)
                 return None
             if found.catalog != (catalog or self._active_catalog()):

@@ -62,9 +62,10 @@ def _from_ints(name: str, content: list[int], dtype: np.dtype[Any]) -> NDArray[A
 
 
 def _from_binary(name: str, content: bytes, little_endian: np.dtype[Any], most: int) -> NDArray[Any]:
-    size, rest = divmod(len(content), little_endian.itemsize)
-    if rest:
-        raise RequestError("bad_request", f"{name}: {len(content)} bytes are no multiple of {little_endian.itemsize}")
-    if size > most:
-        raise RequestError("too_large", f"{name}: {size} entries, at most {most} are allowed")
-    return np.frombuffer(content, little_endian).astype(little_endian.newbyteorder("="))
+    step, size = little_endian.itemsize, len(content)
+    if size % step:
+        raise RequestError("bad_request", f"{name}: {size} bytes are no multiple of {step}")
+    if size > most * step:
+        raise RequestError("too_large", f"{name}: {size // step} entries, at most {most} are allowed")
+    array = np.frombuffer(bytearray(content), little_endian)  # a copy that may be written to
+    return array if array.dtype.isnative else array.astype(little_endian.newbyteorder("="))

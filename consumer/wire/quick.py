@@ -27,14 +27,14 @@ class QuickReader:
     """For one set of limits."""
 
     def __init__(self, limits: WireLimits) -> None:
-        self._limits = limits
+        self._bytes, self._string = limits.max_value_bytes, limits.max_string
+        self._history, self._tokens, self._exclude = limits.max_history, limits.max_tokens, limits.max_exclude
         self._typed = msgspec.msgpack.Decoder(_typed(limits))
         self._entries = msgspec.msgpack.Decoder(dict[str, Raw])
 
     def read(self, value: bytes) -> WireRequest | None:
         """None: not for this reader."""
-        limits = self._limits
-        if not 0x80 <= value[0] <= 0x8F or len(value) > limits.max_value_bytes:
+        if not 0x80 <= value[0] <= 0x8F or len(value) > self._bytes:
             return None
         try:
             wire = self._typed.decode(value)
@@ -48,11 +48,11 @@ class QuickReader:
             if (history is None) == (tokens is None) or wire.explain or (wire.exclude_history and history is None):
                 return None
             if history is not None:
-                force_setattr(wire, "history", read_item_ids("history", history, limits.max_history, limits.max_string))
+                force_setattr(wire, "history", read_item_ids("history", history, self._history, self._string))
             else:
-                force_setattr(wire, "tokens", read_tokens("tokens", tokens, limits.max_tokens))
+                force_setattr(wire, "tokens", read_tokens("tokens", tokens, self._tokens))
             if wire.exclude is not NO_ITEMS:
-                exclude = read_item_ids("exclude", wire.exclude, limits.max_exclude, limits.max_string)
+                exclude = read_item_ids("exclude", wire.exclude, self._exclude, self._string)
                 force_setattr(wire, "exclude", exclude)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, RequestError):
             return None
