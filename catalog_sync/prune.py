@@ -113,7 +113,7 @@ class Pruner:
             return False
         self._redis.delete(self._keys.full(manifest.version))
         for number in range(len(manifest.chunks)):
-            self._sweep(manifest.version, self._keys.chunk(manifest.version, number))
+            self.sweep(manifest.version, self._keys.chunk(manifest.version, number))
         return True
 
     def _pinned_by(self, version: str) -> str | None:
@@ -125,7 +125,7 @@ class Pruner:
                 return group
         return None
 
-    def _sweep(self, version: str, chunk: str) -> bool:
+    def sweep(self, version: str, chunk: str) -> bool:
         """Delete a chunk unless its version has a manifest: a publisher reads chunks back after it wrote that."""
         return bool(self._unless_manifest(keys=[self._keys.manifest(version), chunk]))
 
@@ -135,7 +135,7 @@ class Pruner:
             version = name.removeprefix(self._keys.chunk("", 0)[:-2]).rpartition(":")[0]
             if self._redis.exists(self._keys.manifest(version)) or not self._is_idle(name):
                 continue
-            if dry_run or self._sweep(version, name):
+            if dry_run or self.sweep(version, name):
                 yield name
 
     def _is_idle(self, key: str) -> bool:
