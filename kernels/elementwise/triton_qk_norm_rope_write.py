@@ -18,17 +18,18 @@ def _load(heads, scales, scale, columns, inside, SCALED: tl.constexpr):
 
 
 @triton.jit
-def _load_rotated(
-    heads, scales, scale, weight, columns, swapped, inside, eps, cosine, sine,
-    DIM: tl.constexpr, NORM: tl.constexpr, SCALED: tl.constexpr,
+def _rotated(
+    heads, scales, scale, weight, half, inside, eps, cosine, sine,
+    HALF: tl.constexpr, NORM: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
-    x = _load(heads, scales, scale, columns, inside, SCALED)
-    partner = _load(heads, scales, scale, swapped, inside, SCALED)
+    """Both halves of the heads, normed and rotated."""
+    low = _load(heads, scales, scale, half, inside, SCALED)
+    high = _load(heads + HALF, scales + HALF, scale, half, inside, SCALED)
     if NORM:
-        inverse = tl.rsqrt(tl.sum(x * x, 1) / DIM + eps)[:, None]
-        x = x * inverse * tl.load(weight + columns).to(tl.float32)
-        partner = partner * inverse * tl.load(weight + swapped).to(tl.float32)
-    return x * cosine + partner * sine
+        inverse = tl.rsqrt((tl.sum(low * low, 1) + tl.sum(high * high, 1)) / (2 * HALF) + eps)[:, None]
+        low = low * inverse * tl.load(weight + half).to(tl.float32)
+        high = high * inverse * tl.load(weight + HALF + half).to(tl.float32)
+    return low * cosine - high * sine, high * cosine + low * sine
 
 
 @triton.jit(do_not_specialize=["block_tokens"])
@@ -36,27 +37,27 @@ def rotate_and_write(
     qkv, scales, column_scales, q_weight, k_weight, cos, sin, positions, slots, q_out, k_out, v_out,
     k_block_stride, k_head_stride, k_token_stride, v_block_stride, v_head_stride, v_token_stride, block_tokens, eps,
     Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, Q_ROWS: tl.constexpr, KV_ROWS: tl.constexpr,
-    DIM: tl.constexpr, NORM: tl.constexpr, SCALED: tl.constexpr,
+    HALF: tl.constexpr, NORM: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """Program ``token``: all its heads at once."""
+    DIM: tl.constexpr = 2 * HALF
     token = tl.program_id(0).to(tl.int64)
-    columns = tl.arange(0, DIM)[None, :]
-    half = columns % (DIM // 2)
-    swapped = (columns + DIM // 2) % DIM
+    half = tl.arange(0, HALF)[None, :]
     position = tl.load(positions + token).to(tl.int64)
-    cosine = tl.load(cos + position * (DIM // 2) + half)
-    sine = tl.load(sin + position * (DIM // 2) + half)
-    sine = tl.where(columns < DIM // 2, -sine, sine)
+    cosine = tl.load(cos + position * HALF + half)
+    sine = tl.load(sin + position * HALF + half)
 
     row = qkv + token * ((Q_HEADS + 2 * KV_HEADS) * DIM)
     scale = tl.load(scales + token) if SCALED else 1.0
     head = tl.arange(0, Q_ROWS)[:, None]
     inside = head < Q_HEADS
-    q = _load_rotated(
-        row + head * DIM, column_scales + head * DIM, scale, q_weight, columns, swapped, inside, eps, cosine, sine,
-        DIM, NORM, SCALED,
+    low, high = _rotated(
+        row + head * DIM, column_scales + head * DIM, scale, q_weight, half, inside, eps, cosine, sine,
+        HALF, NORM, SCALED,
     )  # fmt: skip
-    tl.store(q_out + token * (Q_HEADS * DIM) + head * DIM + columns, q.to(q_out.dtype.element_ty), mask=inside)
+    q_at = q_out + token * (Q_HEADS * DIM) + head * DIM + half
+    tl.store(q_at, low.to(q_out.dtype.element_ty), mask=inside)
+    tl.store(q_at + HALF, high.to(q_out.dtype.element_ty), mask=inside)
 
     slot = tl.load(slots + token)
     if slot < 0:
@@ -67,12 +68,15 @@ def rotate_and_write(
     inside = head < KV_HEADS
     keys = row + Q_HEADS * DIM + head * DIM
     key_scales = column_scales + Q_HEADS * DIM + head * DIM
-    k = _load_rotated(keys, key_scales, scale, k_weight, columns, swapped, inside, eps, cosine, sine, DIM, NORM, SCALED)
+    low, high = _rotated(keys, key_scales, scale, k_weight, half, inside, eps, cosine, sine, HALF, NORM, SCALED)
+    k_at = k_out + block * k_block_stride + head * k_head_stride + place * k_token_stride + half
+    tl.store(k_at, low.to(k_out.dtype.element_ty), mask=inside)
+    tl.store(k_at + HALF, high.to(k_out.dtype.element_ty), mask=inside)
+
+    columns = tl.arange(0, DIM)[None, :]
     v = _load(keys + KV_HEADS * DIM, key_scales + KV_HEADS * DIM, scale, columns, inside, SCALED)
-    k_at = block * k_block_stride + head * k_head_stride + place * k_token_stride + columns
-    v_at = block * v_block_stride + head * v_head_stride + place * v_token_stride + columns
-    tl.store(k_out + k_at, k.to(k_out.dtype.element_ty), mask=inside)
-    tl.store(v_out + v_at, v.to(v_out.dtype.element_ty), mask=inside)
+    v_at = v_out + block * v_block_stride + head * v_head_stride + place * v_token_stride + columns
+    tl.store(v_at, v.to(v_out.dtype.element_ty), mask=inside)
 
 
 def qk_norm_rope_write(
@@ -101,7 +105,7 @@ def qk_norm_rope_write(
         positions, slots, q_out, k_out, v_out,
         *k_out.stride()[:3], *v_out.stride()[:3], block, eps,
         Q_HEADS=heads, KV_HEADS=kv_heads, Q_ROWS=triton.next_power_of_2(heads),
-        KV_ROWS=triton.next_power_of_2(kv_heads), DIM=dim, NORM=norm, SCALED=isinstance(qkv, ScaledProduct),
+        KV_ROWS=triton.next_power_of_2(kv_heads), HALF=dim // 2, NORM=norm, SCALED=isinstance(qkv, ScaledProduct),
         num_warps=4,
     )  # fmt: skip
     return q_out

@@ -39,7 +39,7 @@ def empty_fp8(rows: int, size: int, device: torch.device) -> Fp8Matrix:
 
 def warps_for(block: int) -> int:
     """Warps of a program that holds a row of so many elements."""
-    return max(1, min(8, block // 512))
+    return max(1, min(8, block // 256))
 
 
 def quantise(x: Tensor) -> Fp8Matrix:

@@ -56,6 +56,6 @@ def silu_mul_fp8(gate_up: Product) -> Fp8Matrix:
     gate[(rows, 1)](
         values, *scales_of(gate_up, values), out.values, out.scale,
         SIZE=size, BLOCK=block, SCALED=isinstance(gate_up, ScaledProduct), QUANTISE=True,
-        num_warps=max(1, min(16, block // 512)),
+        num_warps=4,
     )  # fmt: skip
     return out
