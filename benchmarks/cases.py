@@ -3,9 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Literal
 
 from benchmarks.shapes import SHAPES, Shape
 from engine.request import Score
+
+Precision = Literal["bf16", "fp8"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,7 @@ class Case:
     batch: int
     score: Score = "level"
     margin: float | None = None
+    precision: Precision = "bf16"
 
     def __post_init__(self) -> None:
         if len(self.widths) != self.shape.levels:
@@ -34,7 +38,8 @@ class Case:
     @property
     def name(self) -> str:
         score = "" if self.score == "level" else f", {self.score} scores"
-        return f"{self.shape.name}, beam {self.beam_name}, context {self.context}, batch {self.batch}{score}"
+        precision = "" if self.precision == "bf16" else f", {self.precision}"
+        return f"{self.shape.name}, beam {self.beam_name}, context {self.context}, batch {self.batch}{score}{precision}"
 
     @property
     def beam_name(self) -> str:
@@ -60,6 +65,7 @@ class Case:
             "context": self.context,
             "batch": self.batch,
             "score": self.score,
+            "precision": self.precision,
             "decode_rows": sum(self.step_rows),
         }
 
@@ -70,7 +76,9 @@ def table(
     contexts: Sequence[int],
     batches: Sequence[int],
     scores: Sequence[Score] = ("level",),
-    margin: float | None = None,
+    margins: Sequence[float | None] = (None,),
+    precisions: Sequence[Precision] = ("bf16",),
 ) -> Iterator[Case]:
-    for model, beam, score, context, batch in product(models, beams, scores, contexts, batches):
-        yield Case(SHAPES[model], beam, context, batch, score, margin)
+    axes = product(models, precisions, beams, margins, scores, contexts, batches)
+    for model, precision, beam, margin, score, context, batch in axes:
+        yield Case(SHAPES[model], beam, context, batch, score, margin, precision)

@@ -1,12 +1,12 @@
 """The engine on random requests against a random catalog, timed from requests in to items out."""
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from time import perf_counter
 from typing import Any
 
@@ -21,8 +21,9 @@ from benchmarks.results import Row
 from benchmarks.shapes import pages_for
 from engine.catalog.build import build_catalog
 from engine.catalog.catalog import Catalog
-from engine.recall_engine import Answer, RecallEngine
+from engine.recall_engine import Answer, RecallEngine, Running
 from engine.request import BeamPolicy, RecallRequest, RecallResult
+from engine.runtime import buckets
 from engine.settings import PAGE_TOKENS, EngineSettings
 
 WARM_RUNS = 2
@@ -51,14 +52,16 @@ def random_requests(case: Case, random: np.random.Generator) -> list[RecallReque
     ]
 
 
-def engine_settings(model: Path, cases: Sequence[Case], device: torch.device, **changes: Any) -> EngineSettings:
-    """Pools for two batches of the largest of the cases, and graphs for all of them."""
+def engine_settings(
+    model: Path, cases: Sequence[Case], device: torch.device, flights: int = 2, **changes: Any
+) -> EngineSettings:
+    """Pools for ``flights`` batches of the largest of the cases, and graphs for all of them."""
     batch, width = max(case.batch for case in cases), max(case.width for case in cases)
     pages = max(case.batch * pages_for(case.context) for case in cases)
     values: dict[str, Any] = {
         "model": model,
         "device": device.type,
-        "context_pages": 2 * pages,
+        "context_pages": flights * pages,
         "max_batch": batch,
         "max_batch_tokens": pages * PAGE_TOKENS,
         "max_batch_rows": batch * width,
@@ -67,7 +70,30 @@ def engine_settings(model: Path, cases: Sequence[Case], device: torch.device, **
         "graph_beams": tuple({case.beam for case in cases if isinstance(case.beam, tuple)}),
         "graph_vocab": any(case.score == "vocab" for case in cases),
     }
+    if any(case.precision == "fp8" for case in cases):
+        values["precision"] = "fp8"
     return EngineSettings(**(values | changes))
+
+
+@contextmanager
+def graphs_of(cases: Sequence[Case]) -> Iterator[None]:
+    """An engine made and warmed inside captures only those graphs that the cases take; they are the same ones."""
+    widest = max(case.width for case in cases)
+    widths = {buckets.round_up(buckets.width_buckets(widest), case.width) for case in cases}
+    requests = {buckets.round_up(buckets.REQUESTS, case.batch) for case in cases}
+    with narrowed(widths=widths, requests=requests):
+        yield
+
+
+@contextmanager
+def narrowed(*, widths: Iterable[int], requests: Iterable[int]) -> Iterator[None]:
+    """Engines made and warmed inside capture graphs for these beam widths and numbers of requests only."""
+    kept = buckets.WIDTHS, buckets.REQUESTS
+    buckets.WIDTHS, buckets.REQUESTS = tuple(sorted(set(widths))), tuple(sorted(set(requests)))
+    try:
+        yield
+    finally:
+        buckets.WIDTHS, buckets.REQUESTS = kept
 
 
 def load_engine(settings: EngineSettings, catalog: Catalog) -> RecallEngine:
@@ -81,26 +107,32 @@ def load_engine(settings: EngineSettings, catalog: Catalog) -> RecallEngine:
 
 @dataclass(frozen=True, slots=True)
 class EngineRun:
-    """Times of one case. ``wall``: a call; ``prefill_ms`` and ``decode_ms``: the engine's own, medians.
+    """Times of one case. ``wall``: from one answer to the next; ``latency_ms``: from a call to its answer, the mean.
 
-    ``peak_bytes``: most allocated on the device; ``needed_bytes``: of them weights and the pools of keys and values.
+    ``prefill_ms`` and ``decode_ms``: the engine's own, medians. ``peak_bytes``: most allocated
+    on the device; ``device_bytes``: in use on it at the end, by whomever;
+    ``needed_bytes``: of them weights and the pools of keys and values.
     """
 
     batch: int
     wall: Timing
+    latency_ms: float
     prefill_ms: float
     decode_ms: float
     peak_bytes: int
+    device_bytes: int
     needed_bytes: int
     card: dict[str, float] | None
 
     def row(self) -> Row:
         return {
             **self.wall.row(),
+            "latency_ms": round(self.latency_ms, 4),
             "prefill_ms": round(self.prefill_ms, 4),
             "decode_ms": round(self.decode_ms, 4),
             "requests_per_s": round(self.batch / self.wall.median_ms * 1e3, 3),
             "peak_gb": round(self.peak_bytes / 1e9, 3),
+            "device_gb": round(self.device_bytes / 1e9, 3),
             "needed_gb": round(self.needed_bytes / 1e9, 3),
             "card": self.card,
         }
@@ -112,36 +144,43 @@ def run_case(engine: RecallEngine, case: Case, runs: int | None = None) -> Engin
     answers: list[RecallResult] = []
     with _watched(engine) as watch:
         times = [wall_ms(lambda batch=batch: answers.extend(results(engine.recall(batch))), 1) for batch in batches]  # type: ignore[misc]  # bound now
-    return EngineRun(
-        batch=case.batch,
-        wall=Timing.of([time.median_ms for time in times]),
-        prefill_ms=median(answer.prefill_ms for answer in answers),
-        decode_ms=median(answer.decode_ms for answer in answers),
-        peak_bytes=_peak_bytes(engine),
-        needed_bytes=_needed_bytes(engine, case),
-        card=watch.summary(),
-    )
+    milliseconds = [time.median_ms for time in times]
+    return _run(engine, case, milliseconds, mean(milliseconds), answers, watch)
 
 
 def run_pipelined(engine: RecallEngine, case: Case, runs: int | None = None) -> EngineRun:
     """Two batches in flight: the time from one batch's answers to the next one's."""
+    answers, begins, ends = [], [], []
+    running: list[Running] = []
     batches = _batches(engine, case, runs)
-    answers, ends = [], []
     with _watched(engine) as watch:
-        running = engine.submit(batches[0])
-        for batch in batches[1:]:
-            following = engine.submit(batch)
-            answers += results(running.collect())
-            ends.append(perf_counter() * 1e3)
-            running = following
-        answers += results(running.collect())
-        ends.append(perf_counter() * 1e3)
+        for batch in [*batches, None]:
+            if batch is not None:
+                begins.append(perf_counter() * 1e3)
+                running.append(engine.submit(batch))
+            if batch is None or len(running) > 1:
+                answers += results(running.pop(0).collect())
+                ends.append(perf_counter() * 1e3)
+    latency = mean(end - begin for begin, end in zip(begins, ends, strict=True))
+    return _run(engine, case, [later - earlier for earlier, later in pairwise(ends)], latency, answers, watch)
+
+
+def _run(
+    engine: RecallEngine,
+    case: Case,
+    milliseconds: Sequence[float],
+    latency_ms: float,
+    answers: Sequence[RecallResult],
+    watch: CardWatch,
+) -> EngineRun:
     return EngineRun(
         batch=case.batch,
-        wall=Timing.of([later - earlier for earlier, later in pairwise(ends)]),
+        wall=Timing.of(milliseconds),
+        latency_ms=latency_ms,
         prefill_ms=median(answer.prefill_ms for answer in answers),
         decode_ms=median(answer.decode_ms for answer in answers),
-        peak_bytes=_peak_bytes(engine),
+        peak_bytes=torch.cuda.max_memory_allocated(engine.device) if engine.device.type == "cuda" else 0,
+        device_bytes=_device_bytes(engine.device),
         needed_bytes=_needed_bytes(engine, case),
         card=watch.summary(),
     )
@@ -195,8 +234,11 @@ def _watched(engine: RecallEngine) -> Iterator[CardWatch]:
         yield watch
 
 
-def _peak_bytes(engine: RecallEngine) -> int:
-    return torch.cuda.max_memory_allocated(engine.device) if engine.device.type == "cuda" else 0
+def _device_bytes(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 0
+    free, whole = torch.cuda.mem_get_info(device)
+    return whole - free
 
 
 def _needed_bytes(engine: RecallEngine, case: Case) -> int:

@@ -20,11 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmarks.cases import Case
+from benchmarks.cases import Case, Precision
 from benchmarks.flattened import Flattened
 from benchmarks.measure import Timing, graph_ms, kernel_ms
 
-Precision = Literal["bf16", "fp8"]
 Kind = Literal["bf16", "fp8 tensor-wise", "fp8 row-wise"]
 _FP8_ROWS = 16  # scaled products want a multiple
 _HIDDEN_PASSES, _INNER_PASSES = 10, 3
@@ -69,29 +68,26 @@ class FloorBench:
         self.copy_bytes_per_ms = self._copy_rate()
         self._products: dict[tuple[Product, Kind], float] = {}
 
-    def floor(self, case: Case, precision: Precision) -> Floor:
-        """Every kernel alone. ``precision`` fp8 needs a device that has it."""
+    def floor(self, case: Case) -> Floor:
+        """Every kernel alone."""
         shape = case.shape
-        layer = partial(self._layer, precision=precision)
         prefill, prefill_library = self._attention(self._prefill_queries(case), case, causal=True)
         decode = [self._attention(self._decode_queries(case, width), case, causal=False) for width in case.widths[:-1]]
         moved = (case.tokens + sum(case.step_rows)) * (
             _HIDDEN_PASSES * shape.hidden + _INNER_PASSES * shape.inner
         ) * self.dtype.itemsize  # fmt: skip
         return Floor(
-            prefill_products=shape.layers * layer(case, case.tokens),
+            prefill_products=shape.layers * self._layer(case, case.tokens),
             prefill_attention=shape.layers * prefill,
-            decode_products=shape.layers * sum(layer(case, rows) for rows in case.step_rows),
+            decode_products=shape.layers * sum(self._layer(case, rows) for rows in case.step_rows),
             decode_attention=shape.layers * sum(time for time, _ in decode),
             head=sum(self.product_ms(product, "bf16") for product in heads(case)),
             elementwise=shape.layers * moved / self.copy_bytes_per_ms,
             backends=(prefill_library.name, *(library.name for _, library in decode)),
-            kinds={str(product): self.fastest(product, precision) for product in layer_products(case)},
+            kinds={str(product): self.fastest(product, case.precision) for product in layer_products(case)},
         )
 
-    def chained(
-        self, case: Case, floor: Floor, precision: Precision, runs: int, flattened: Flattened | None = None
-    ) -> Timing:
+    def chained(self, case: Case, floor: Floor, runs: int, flattened: Flattened | None = None) -> Timing:
         """The kernels that ``floor`` chose, in an engine's order, in one graph; decode attention is ``flattened``'s."""
         layers = case.shape.layers
         keys, values = self._context(case, layers)
@@ -103,7 +99,7 @@ class FloorBench:
             for number, (rows, q, library) in enumerate(zip(_rows(case), queries, floor.backends, strict=True)):
                 attention = partial(_attend, q, library=SDPBackend.__members__[library], causal=number == 0)
                 prepare = flattened.prepare if flattened and number else lambda k, v, a=attention: partial(a, k, v)
-                products = self._layer_calls(rows, weights, precision)
+                products = self._layer_calls(rows, weights, case.precision)
                 attends = [prepare(k, v) for k, v in zip(keys, values, strict=True)]
                 pairs = zip(products, attends, strict=True)
                 yield [call for (qkv, *others), attend in pairs for call in (qkv, attend, *others)]
@@ -128,9 +124,9 @@ class FloorBench:
             self._products[product, kind] = kernel_ms(self._call(product, kind), self.device)
         return self._products[product, kind]
 
-    def _layer(self, case: Case, rows: int, precision: Precision) -> float:
+    def _layer(self, case: Case, rows: int) -> float:
         products = [(rows, out, inputs) for out, inputs in case.shape.products]
-        return sum(self.product_ms(product, self.fastest(product, precision)) for product in products)
+        return sum(self.product_ms(product, self.fastest(product, case.precision)) for product in products)
 
     def _layer_calls(
         self, rows: int, weights: list[list[Tensor]], precision: Precision

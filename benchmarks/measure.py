@@ -10,6 +10,7 @@ import torch
 
 _WARM_MS, _REPEAT_MS = 20, 60
 _CPU_REPEATS = 5
+_WARM_REPLAYS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +77,39 @@ def graph_ms(work: Callable[[], object], device: torch.device, runs: int) -> Tim
         with torch.cuda.graph(graph, stream=stream):
             work()
         times = []
-        for _ in range(runs + 2):
+        for _ in range(runs + _WARM_REPLAYS):
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record()
             graph.replay()
             end.record()
             stream.synchronize()
             times.append(begin.elapsed_time(end))
-    return Timing.of(times[2:])
+    return Timing.of(times[_WARM_REPLAYS:])
+
+
+class Microseconds(float):
+    """A median that knows its extremes."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, timing: Timing, calls: int) -> "Microseconds":
+        """Of one of the ``calls`` that ``timing`` took together."""
+        each = cls(timing.median_ms * 1e3 / calls)
+        each.low, each.high = timing.min_ms * 1e3 / calls, timing.max_ms * 1e3 / calls
+        return each
+
+
+def call_us(calls: Sequence[Callable[[], object]], repeat: int = 3, replays: int = 15) -> Microseconds:
+    """One call on the CUDA device, from a graph that holds every call ``repeat`` times, in turn.
+
+    Give several calls on different inputs, or the cache answers.
+    """
+
+    def work() -> None:
+        for _ in range(repeat):
+            for call in calls:
+                call()
+
+    return Microseconds.of(graph_ms(work, torch.device("cuda"), replays), repeat * len(calls))

@@ -20,11 +20,13 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.card import CardWatch
-from benchmarks.engine_run import load_engine, random_catalog, results
+from benchmarks.cases import Precision
+from benchmarks.engine_run import load_engine, narrowed, random_catalog, results
 from benchmarks.measure import Timing, WallLimit, wall_ms
 from benchmarks.results import ReportFile, Row
 from benchmarks.shapes import SHAPES, pages_for, write_model
 from benchmarks.summary import ONLINE
+from benchmarks.timeline import traced
 from consumer.client import RecallClient
 from consumer.serving.service import ServingLoop
 from consumer.serving.settings import BatchSettings
@@ -35,6 +37,7 @@ from engine.errors import RecallstreamError
 from engine.model.spec import ModelSpec
 from engine.recall_engine import RecallEngine
 from engine.request import BeamPolicy, RecallRequest
+from engine.runtime import buckets
 from engine.settings import EngineSettings
 
 _OFFLINE_RUNS = 8
@@ -48,7 +51,7 @@ class OnlineOptions:
     """Contexts and widths are uniform between their two ends.
 
     ``outstanding``: requests in the air, one measurement each; ``rate``: arrivals a second instead, at random;
-    ``requests`` of each round.
+    ``requests`` of each round; ``trace``: one more round, profiled, on CUDA.
     """
 
     contexts: tuple[int, int]
@@ -57,13 +60,16 @@ class OnlineOptions:
     rate: float | None = None
     requests: int = 100
     rounds: int = 3
+    precision: Precision = "bf16"
+    trace: bool = False
 
     def fields(self, outstanding: int) -> dict[str, object]:
         (low, high), (narrow, wide) = self.contexts, self.widths
         context = f"context {low}" if low == high else f"contexts {low} to {high}"
         beam = f"beam {narrow}" if narrow == wide else f"beams {narrow} to {wide}"
         load = f"{outstanding} outstanding" if self.rate is None else f"{self.rate:g} arrivals a second"
-        return {"case": f"{beam}, {context}, {load}", "outstanding": outstanding}
+        precision = "" if self.precision == "bf16" else f", {self.precision}"
+        return {"case": f"{beam}, {context}, {load}{precision}", "outstanding": outstanding}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +110,22 @@ def loaded_model(model: str, items: int, options: OnlineOptions, device: torch.d
         shape = SHAPES.get(model)
         path = Path(model) if shape is None else write_model(shape, Path(scratch), device)
         spec = ModelSpec.load(path)
-        batch = 2 * max(options.outstanding)
-        settings = EngineSettings(
-            model=path,
-            device="cuda" if device.type == "cuda" else "cpu",
-            context_pages=2 * batch * pages_for(options.contexts[1]),
-            max_batch=batch,
-            max_batch_rows=batch * max(options.widths[1], _TOP_K),
-            max_width=max(options.widths[1], _TOP_K),
-        )
-        yield load_engine(settings, random_catalog(spec.id, spec.level_sizes, items))
+        batch = min(2 * max(options.outstanding), BatchSettings().max_requests)
+        width = max(options.widths[1], _TOP_K)
+        values: dict[str, Any] = {
+            "model": path,
+            "device": "cuda" if device.type == "cuda" else "cpu",
+            "context_pages": 2 * batch * pages_for(options.contexts[1]),
+            "max_batch": batch,
+            "max_batch_rows": batch * width,
+            "max_width": width,
+        }
+        if options.precision == "fp8":
+            values["precision"] = "fp8"
+        wanted = [size for size in (*buckets.WIDTHS, width) if options.widths[0] <= size <= width]
+        with narrowed(widths=wanted, requests=buckets.REQUESTS):
+            engine = load_engine(EngineSettings(**values), random_catalog(spec.id, spec.level_sizes, items))
+        yield engine
 
 
 def run_online(
@@ -136,9 +148,18 @@ def run_online(
                     row = asyncio.run(_round(kafka, make.take(options.requests), load, options.rate))
                     rounds.append(report.add({"what": f"round {number + 1}", **options.fields(load), **row}))
                     yield rounds[-1]
+            if options.trace and engine.device.type == "cuda":
+                yield report.add({"what": "traced", **options.fields(load), **_traced(kafka, make, options, load)})
             counts = {name: value - before[name] for name, value in engine.stats().items()}
             whole = _whole(rounds, alone, counts) | {"card": watch.summary()}
             yield report.add({"what": ONLINE, **options.fields(load), **whole})
+
+
+def _traced(kafka: KafkaSettings, make: LoadMaker, options: OnlineOptions, load: int) -> Row:
+    """A round under the profiler, which makes it slower; how busy the device was."""
+    with traced() as timeline:
+        row = asyncio.run(_round(kafka, make.take(options.requests), load, options.rate))
+    return row | {"device": timeline.row()}
 
 
 def _whole(rounds: Sequence[Row], offline: Row, counts: Mapping[str, float]) -> Row:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.kernel_cases import CODES, DeviceTrie, no_exclusions
-from benchmarks.timing import graph_time
+from benchmarks.measure import call_us
 from kernels.selection.expand_select import Selection
 from kernels.selection.tries import LevelTries
 from kernels.selection.triton_expand_select import SelectionWorkspace, expand_select
@@ -52,18 +52,16 @@ class SelectChain:
     def time(self, early_end: bool = True, live_share: float = 1.0, equal: bool = False) -> float:
         tries = self.tries if live_share == 1.0 else self._tries(live_share)
         sets = [[torch.zeros_like(x) for x in self.sets[0]]] if equal else self.sets
-        return graph_time([lambda x=x: self.run(x, tries, early_end) for x in sets])
+        return call_us([lambda x=x: self.run(x, tries, early_end) for x in sets])
 
     def time_step(self, level: int) -> float:
         before = self.run(self.sets[0], self.tries)[level]
-        return graph_time([lambda x=x: self.step(level, before, x[level], self.tries) for x in self.sets])
+        return call_us([lambda x=x: self.step(level, before, x[level], self.tries) for x in self.sets])
 
     def time_torch(self) -> float:
         """One unconstrained step by ``log_softmax`` and ``topk``, which has no rule for ties."""
         scores = self.run(self.sets[0], self.tries)[1].scores[..., None]
-        return graph_time(
-            [lambda x=x: ((x[1].log_softmax(-1) + scores).flatten(1)).topk(self.beams) for x in self.sets]
-        )
+        return call_us([lambda x=x: ((x[1].log_softmax(-1) + scores).flatten(1)).topk(self.beams) for x in self.sets])
 
     def logit_bytes(self) -> int:
         return sum(x.nbytes for x in self.sets[0])

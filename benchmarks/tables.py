@@ -16,7 +16,7 @@ def offline_tables(rows: Sequence[Row]) -> list[Table]:
     if best := list(best_rates(found)):
         table = Table("case", "batch", "requests/s", "floor's batch", "floor's requests/s", "ratio", title="best batch")
         for each in best:
-            case = f"{each.case['model']}, beam {each.case['beam']}, context {each.case['context']}"
+            case = f"{each.case['case'].rpartition(', batch')[0]}, {each.case['score']}, {each.case['precision']}"
             numbers = (each.engine_batch, f"{each.engine_rate:.1f}", each.floor_batch, f"{each.floor_rate:.1f}")
             table.add_row(case, *map(str, numbers), f"{each.ratio:.3f}")
         tables.append(table)
@@ -61,6 +61,7 @@ def _cases(found: Sequence[Line]) -> Iterator[Table]:
             "over",
             "chained",
             "over",
+            "over no constraint",
             "flattened",
             "transformers",
             "req/s",
@@ -72,14 +73,15 @@ def _cases(found: Sequence[Line]) -> Iterator[Table]:
             floor, chained, flattened, transformers = map(milliseconds, others)
             table.add_row(
                 str(engine["context"]), str(engine["batch"]), number(engine["ms"]), floor, share(line.over_floor),
-                chained, share(line.over_chained), flattened, transformers, f"{engine['requests_per_s']:.1f}",
+                chained, share(line.over_chained), share(line.over_free), flattened, transformers,
+                f"{engine['requests_per_s']:.1f}",
             )  # fmt: skip
         yield table
 
 
 def group_name(line: Line) -> str:
     case = line.case
-    return f"{case['model']}, beam {case['beam']}, {case['score']} scores"
+    return f"{case['model']}, {case['precision']}, beam {case['beam']}, {case['score']} scores"
 
 
 def milliseconds(row: Mapping[str, Any] | None) -> str:

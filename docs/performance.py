@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results import RESULTS, find, load
-from benchmarks.summary import CHAINED_TARGET, FLOOR_TARGET, P99_MS, best_load
+from benchmarks.summary import CHAINED_TARGET, FLOOR_TARGETS, P99_MS, best_load
 from benchmarks.tables import number, share
 from docs.markdown import plain, table, where
 from docs.performance_offline import offline_section
@@ -24,7 +24,8 @@ your device, and `make bench-check` compares a new run with the committed one.
 no engine can leave out, each timed alone with the best library kernel (cuBLAS; FlashAttention or cuDNN), plus the
 traffic of norms and activations at the rate of a large copy. *Chained* is the same products and attentions one after
 another in one CUDA graph, so that no timer stands between them and the card heats as it does in an engine; nothing else
-is in it. Targets: at most {FLOOR_TARGET} of the floor and {CHAINED_TARGET} of the chained floor.
+is in it. Targets: at most {FLOOR_TARGETS["bf16"]} of the floor ({FLOOR_TARGETS["fp8"]} with FP8) and {CHAINED_TARGET}
+of the chained floor.
 
 **Flattened beams** is the chained floor with decode attention as engines do it that make every beam a sequence of its
 own: the context is read again for every beam, by the fastest kernel found for that. It has no selection, no norms and

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.breakdown import IDLE
 from benchmarks.results import Row
-from benchmarks.summary import CHAINED_TARGET, FLOOR_TARGET, RATE_TARGET, Line, ablated, best_rates, lines
+from benchmarks.summary import CHAINED_TARGET, FLOOR_TARGETS, RATE_TARGET, Line, ablated, best_rates, lines
 from benchmarks.tables import group_name, milliseconds, number, share
 from docs.markdown import table, where
 
@@ -59,7 +59,7 @@ def _verdict(found: Sequence[Line]) -> Iterator[str]:
         over = [
             f"{ratio:.3f} of the {name} (target {target})"
             for name, ratio, target in (
-                ("floor", line.over_floor, FLOOR_TARGET),
+                ("floor", line.over_floor, FLOOR_TARGETS[line.case["precision"]]),
                 ("chained floor", line.over_chained, CHAINED_TARGET),
             )
             if ratio is not None and ratio > target

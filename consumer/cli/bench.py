@@ -1,5 +1,6 @@
 """``recallstream bench``: the benchmarks of the checkout. They are no part of an installed package."""
 
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -45,17 +46,21 @@ class Offline(_Run):
 
     models: list[str] = Field(["qwen3-1.7b"], description="qwen3-0.6b, qwen3-1.7b, qwen3-4b or tiny")
     beams: list[str] = Field(["256"], description="beam widths: one for all levels, or 20/200/900 level by level")
-    margin: float | None = Field(None, ge=0, description="score margin of the beams")
+    margins: list[float] = Field([math.inf], description="score margins of the beams; inf: none")
     contexts: list[int] = Field([1000, 5000], description="context lengths in tokens")
     batches: list[int] = Field([1, 2, 4, 8], description="requests of a batch")
     scores: list[Score] = Field(["level"], description="what a step's probability is normalised over")
     items: int = Field(1_000_000, ge=1, description="items of the catalog")
     runs: int | None = Field(None, ge=1, description="repetitions of a case; default: a second's worth")
     floors: bool = Field(True, description="time the floors")
-    precisions: list[Literal["bf16", "fp8"]] = Field(["bf16"], description="of the floors; fp8 where the device has it")
+    precisions: list[Literal["bf16", "fp8"]] = Field(["bf16"], description="of products; fp8 where the device has it")
+    chained: bool = Field(True, description="time the floors as one chain, too")
     flattened: bool = Field(True, description="time flattened beams; needs the floors")
     transformers: bool = Field(True, description="time transformers' beam search on the first case")
+    free: bool = Field(True, description="time the engine without a constraint, too")
     ablate: bool = Field(True, description="run the first case with one part of the engine off at a time")
+    tight: bool = Field(False, description="pools for one batch only: shows what memory is needed")
+    profile: bool = Field(True, description="show where the time of each case goes, on CUDA")
 
     def run(self) -> None:
         from rich.console import Console
@@ -71,11 +76,14 @@ class Offline(_Run):
         options = OfflineOptions(
             cases=self._cases(),
             items=self.items,
-            precisions=self.precisions,
             floors=self.floors,
+            chained=self.chained,
             flattened=self.flattened,
             transformers=self.transformers,
+            free=self.free,
             ablate=self.ablate,
+            profile=self.profile,
+            tight=self.tight,
             runs=self.runs,
         )
         path = self.out or default_path(f"offline-{'-'.join(self.models)}", device_name(device))
@@ -95,7 +103,8 @@ class Offline(_Run):
         try:
             levels = [tuple(int(width) for width in beam.split("/")) for beam in self.beams]
             beams = [widths[0] if len(widths) == 1 else widths for widths in levels]
-            return list(table(self.models, beams, self.contexts, self.batches, self.scores, self.margin))
+            margins = [None if math.isinf(margin) else margin for margin in self.margins]
+            return list(table(self.models, beams, self.contexts, self.batches, self.scores, margins, self.precisions))
         except ValueError as error:
             raise SettingsError(f"beams: {error}") from error
 
@@ -110,6 +119,8 @@ class Online(_Run):
     rate: float | None = Field(None, gt=0, description="arrivals a second, at random, whatever is in the air")
     requests: int = Field(100, ge=2, description="requests of a round")
     rounds: int = Field(3, ge=1, description="rounds")
+    precision: Literal["bf16", "fp8"] = Field("bf16", description="of products; fp8 where the device has it")
+    trace: bool = Field(False, description="one more round, profiled: how busy the device is; on CUDA")
     items: int = Field(1_000_000, ge=1, description="items of the catalog")
 
     def run(self) -> None:
@@ -129,6 +140,8 @@ class Online(_Run):
             rate=self.rate,
             requests=self.requests,
             rounds=self.rounds,
+            precision=self.precision,
+            trace=self.trace,
         )
         path = self.out or default_path(f"online-{Path(self.model).name}", device_name(device))
         head = {"kind": "online", **describe(device), "model": Path(self.model).name, "items": self.items}
@@ -146,7 +159,7 @@ class Kernels(_Run):
     def run(self) -> None:
         import subprocess
 
-        from benchmarks.card import commit, device_name
+        from benchmarks.card import device_name
         from benchmarks.results import default_path
 
         device = self._device()
@@ -154,11 +167,10 @@ class Kernels(_Run):
             raise RecallstreamError("the kernels are timed on a CUDA device; there is none")
         path = self.out or default_path("kernels", device_name(device))
         path.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "benchmarks.kernels", "--out", str(path.absolute()), "--commit", commit()]
-        try:
-            done = subprocess.run(command, cwd=_CHECKOUT, timeout=self.wall_s)  # noqa: S603  (our own module)
-        except subprocess.TimeoutExpired:
-            raise RecallstreamError(f"the kernels were not all timed within {self.wall_s:g} s") from None
+        command = [sys.executable, "-m", "benchmarks.kernels", "--out", str(path.absolute())]
+        if self.wall_s is not None:
+            command += ["--wall-s", str(self.wall_s)]
+        done = subprocess.run(command, cwd=_CHECKOUT)  # noqa: S603  (our own module)
         if done.returncode:
             raise RecallstreamError(f"the kernel benchmark ended with exit code {done.returncode}")
 

@@ -59,8 +59,9 @@ def test_an_offline_run_times_engine_floors_rivals_and_ablations_of_every_case(o
     assert whats == {
         "engine",
         "engine, two batches in flight",
-        "bf16 floor",
-        "bf16 chained floor",
+        "engine, no constraint",
+        "floor",
+        "chained floor",
         "flattened beams",
         "same alone",
         "engine without the level head",
@@ -88,13 +89,13 @@ def test_what_does_not_run_is_said_in_its_row_and_the_rest_goes_on(
 
     monkeypatch.setattr(FloorBench, "floor", full)
     report = ReportFile(tmp_path / "r.json", {})
-    options = OfflineOptions([Case(TINY, 4, 20, 1)], items=500, transformers=False, ablate=False, runs=1)
+    options = OfflineOptions([Case(TINY, 4, 20, 1)], items=500, transformers=False, free=False, ablate=False, runs=1)
     rows = list(Offline(options, CPU, report, WallLimit(None)).run())
     assert [(row["what"], row.get("error")) for row in rows] == [
         ("engine", None),
         ("engine, two batches in flight", None),
-        ("bf16 floor", "no memory for this"),
-        ("bf16 chained floor", "no memory for this"),
+        ("floor", "no memory for this"),
+        ("chained floor", "no memory for this"),
         ("flattened beams", "no memory for this"),
     ]
     (line,) = lines(rows)
@@ -169,7 +170,7 @@ def test_the_floor_counts_every_product_of_prefill_decode_and_heads() -> None:
 
 
 def test_the_floor_is_the_sum_of_its_parts() -> None:
-    floor = FloorBench(CPU).floor(Case(TINY, 4, 16, 1), "bf16")
+    floor = FloorBench(CPU).floor(Case(TINY, 4, 16, 1))
     parts = floor.prefill_products + floor.prefill_attention + floor.decode_products + floor.decode_attention
     assert floor.total == pytest.approx(parts + floor.head + floor.elementwise)
     assert set(floor.kinds.values()) == {"bf16"}
@@ -203,10 +204,10 @@ def test_beams_that_make_no_sense_are_a_usage_error(beams: str, capsys: pytest.C
 
 def test_scheduled_beams_run_over_their_own_floor(tmp_path: Path) -> None:
     out = tmp_path / "scheduled.json"
-    flags = "--models tiny --beams 2/4/8 --margin 1.5 --contexts 20 --batches 1 --items 500 --runs 1 --no-transformers"
-    assert bench(f"offline {flags} --no-ablate", out) == 0
+    flags = "--models tiny --beams 2/4/8 --margins 1.5 --contexts 20 --batches 1 --items 500 --runs 1 --no-transformers"
+    assert bench(f"offline {flags} --no-ablate --no-free", out) == 0
     assert [row["what"] for row in rows_of(out)] == [
-        "engine", "engine, two batches in flight", "bf16 floor", "bf16 chained floor",
+        "engine", "engine, two batches in flight", "floor", "chained floor",
     ]  # fmt: skip
     assert all("error" not in row and "beam 2/4/8 margin 1.5" in row["case"] for row in rows_of(out))
 
@@ -246,8 +247,8 @@ def test_results_are_named_after_the_device() -> None:
 def report_of(ms: float, min_ms: float, floor: float = 1.0, device: str = "NVIDIA H200") -> dict[str, Any]:
     case = Case(SHAPES["qwen3-1.7b"], 256, 1000, 1).fields()
     rows = [
-        {"what": "engine", **case, **EngineRun(1, Timing(ms, min_ms, ms, 9), ms / 2, ms / 2, 0, 0, None).row()},
-        {"what": "bf16 floor", **case, "ms": floor},
+        {"what": "engine", **case, **EngineRun(1, Timing(ms, min_ms, ms, 9), ms, ms / 2, ms / 2, 0, 0, 0, None).row()},
+        {"what": "floor", **case, "ms": floor},
     ]
     return {"kind": "offline", "device": device, "rows": rows}
 
@@ -281,7 +282,7 @@ def test_the_best_rate_is_taken_among_batches_that_are_fast_enough() -> None:
     rows: list[dict[str, Any]] = []
     for batch, engine, floor in ((1, 30.0, 20.0), (4, 90.0, 60.0), (8, 170.0, 99.0)):
         case = Case(SHAPES["qwen3-0.6b"], 900, 1000, batch).fields()
-        rows += [{"what": "engine", **case, "ms": engine}, {"what": "bf16 floor", **case, "ms": floor}]
+        rows += [{"what": "engine", **case, "ms": engine}, {"what": "floor", **case, "ms": floor}]
     (best,) = best_rates(list(lines(rows)))
     assert (best.engine_batch, best.floor_batch) == (4, 8)
     assert best.ratio == pytest.approx((4 / 90) / (8 / 99))
