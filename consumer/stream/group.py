@@ -49,7 +49,8 @@ UNDECIDED: Final = GroupView()
 class GroupSetup:
     """Sets the group's configuration where it may, and chooses the protocol if the settings leave it open.
 
-    One thread calls it, nothing in it waits. With ``classic`` it asks nothing: those members bring their own times.
+    Before the member joins: the brokers give one that has joined the new times with its next heartbeat only. One
+    thread calls it, nothing in it waits. With ``classic`` it asks nothing: those members bring their own times.
     """
 
     def __init__(self, settings: KafkaSettings, client: AdminClient) -> None:
@@ -61,11 +62,10 @@ class GroupSetup:
             SESSION: settings.consumer_session_timeout_ms,
         }
         self._found: dict[str, int] = {}
-        self._refused: dict[str, str] = {}
         self._described: Future[Any] | None = None
         self._altered: dict[str, Future[Any]] = {}
-        self.view = UNDECIDED if settings.group_protocol == "auto" else GroupView(settings.group_protocol)
         self._done = settings.group_protocol == "classic"
+        self.view = GroupView("classic") if self._done else UNDECIDED
 
     def refresh(self, *, away: bool) -> None:
         """Take in what was answered, ask what comes next; ``away``: no broker can be reached, which is waited for."""
@@ -131,9 +131,8 @@ class GroupSetup:
 
     def _conclude(self, refused: str | None) -> None:
         self._done = True
-        self.view = GroupView(self.view.protocol, refused)
-        if self._open:
-            self._choose(*self._best(self._found, refused))
+        self.view = GroupView(None, refused)
+        self._choose(*(self._best(self._found, refused) if self._open else ("consumer", "as set")))
         if refused is not None and self.view.protocol == "consumer":
             log.warning("the group's configuration stays as it is: %s", refused)
 

@@ -24,12 +24,14 @@ class RealHarness(GroupHarness):
     cluster: KafkaCluster
     reply_topic: str
     dead_letter_topic: str
+    protocol: str = "classic"
 
     def kafka(self, **changes: Any) -> KafkaSettings:
         here = {
             "request_topic": self.requests,
             "reply_topic": self.reply_topic,
             "dead_letter_topic": self.dead_letter_topic,
+            "group_protocol": self.protocol,
             "session_timeout_ms": 6_000,
             "consumer_session_timeout_ms": 6_000,
             "heartbeat_interval_ms": 300,

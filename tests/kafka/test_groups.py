@@ -6,7 +6,6 @@ import time
 import pytest
 
 from tests.consumer.events import Events
-from tests.consumer.serving_harness import Member
 from tests.consumer.waiting import eventually
 from tests.kafka.commit_log import decreases
 from tests.kafka.real_harness import RealHarness
@@ -14,6 +13,20 @@ from tests.kafka.real_harness import RealHarness
 pytestmark = pytest.mark.kafka
 
 PARTITIONS = {0, 1, 2, 3}
+
+
+@pytest.fixture(params=["classic", "consumer"])
+def made(made: RealHarness, request: pytest.FixtureRequest) -> RealHarness:
+    """One partition, with each group protocol."""
+    made.protocol = request.param
+    return made
+
+
+@pytest.fixture(params=["classic", "consumer"])
+def wide(wide: RealHarness, request: pytest.FixtureRequest) -> RealHarness:
+    """Four partitions, with each group protocol."""
+    wide.protocol = request.param
+    return wide
 
 
 def spread(made: RealHarness, count: int, begin: int = 0) -> set[str]:
@@ -104,7 +117,7 @@ class HeldIntake(Events):
 
 def test_a_member_that_polls_too_late_loses_its_partitions_and_overwrites_nothing(made: RealHarness) -> None:
     events = HeldIntake()
-    kafka = made.kafka(session_timeout_ms=2_000, max_poll_interval_ms=2_500)
+    kafka = made.kafka(session_timeout_ms=2_000, consumer_session_timeout_ms=3_000, max_poll_interval_ms=2_500)
     late = made.member(kafka=kafka, events=events, commit_interval_ms=0, revoke_drain_s=1.0)
     made.send("held")
     made.flush()
@@ -141,18 +154,3 @@ def test_an_engine_that_takes_longer_than_the_poll_interval_costs_no_partition(m
     member.engine.gate.set()
     made.replies.wait(1)
     eventually(lambda: made.committed() == 1)
-
-
-def test_a_member_fenced_by_another_of_its_name_ends(made: RealHarness) -> None:
-    def named() -> Member:
-        return made.member(kafka=made.kafka(instance_id="one"), wait=False)
-
-    first = named()
-    eventually(first.owned)
-    second = named()
-    failure = eventually(lambda: first.loop.failure, 5.0)
-    assert "out for good" in failure
-    assert first.snapshot().not_ready
-    assert first.stop() == 1
-    eventually(second.owned)
-    assert second.loop.failure is None

@@ -4,42 +4,23 @@ import asyncio
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its type hints re-export little
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation, ResourceType  # type: ignore[attr-defined]  # re-exported without saying so
 
 from consumer.client import RecallClient
-from consumer.stream.settings import KafkaSettings
 from deploy.kafka.cluster import KafkaCluster
 from tests.consumer.waiting import eventually
+from tests.kafka.access import PASSWORD, USER, deny, login
 from tests.kafka.real_harness import RealHarness
 
 pytestmark = pytest.mark.kafka
 
-USER, PASSWORD, WRONG = "alice", "wonderland", "looking-glass"
+WRONG = "looking-glass"
 
 
 @pytest.fixture(scope="module")
 def secured(broker: KafkaCluster) -> KafkaCluster:
     broker.add_user(USER, PASSWORD)
     return broker
-
-
-def login(made: RealHarness, **changes: Any) -> KafkaSettings:
-    """SCRAM over TLS."""
-    secure = {
-        "bootstrap_servers": f"127.0.0.1:{made.cluster.nodes[0].sasl_ssl_port}",
-        "security_protocol": "sasl_ssl",
-        "sasl_mechanism": "SCRAM-SHA-512",
-        "sasl_username": USER,
-        "sasl_password": PASSWORD,
-        "ssl_ca_location": str(made.cluster.certificate),
-    }
-    return made.kafka(**{**secure, **changes})
 
 
 def plain(made: RealHarness) -> dict[str, Any]:
@@ -95,9 +76,3 @@ def test_a_group_that_we_may_not_join_ends_the_process(secured: KafkaCluster, ma
     member = made.member(kafka=login(made), wait=False)
     assert "GROUP_AUTHORIZATION_FAILED" in eventually(lambda: member.loop.failure, 30.0)
     assert member.stop() == 1
-
-
-def deny(cluster: KafkaCluster, kind: Any, name: str, operation: Any) -> None:
-    rule = AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{USER}", "*", operation, AclPermissionType.DENY)
-    for done in cluster.admin.create_acls([rule]).values():
-        done.result(10)
