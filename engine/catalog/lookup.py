@@ -41,16 +41,21 @@ class HashIndex:
 
     def find(self, keys: NDArray[np.int64]) -> NDArray[np.int32]:
         """Position of each key, -1 where there is none; of equal keys the first. int32 ``[n]``."""
-        found = np.full(len(keys), -1, dtype=np.int32)
+        if not len(self._keys):
+            return np.full(len(keys), -1, dtype=np.int32)
         bucket = self._bucket(keys)
-        at, end = self._begin.take(bucket), self._begin.take(bucket + 1)
-        open_ = np.flatnonzero(at < end)
-        at, end, wanted = at[open_], end[open_], keys[open_]
+        at = self._begin.take(bucket)
+        # Most stand first in their bucket. Where a bucket is empty, another one's key stands there, which differs.
+        found = self._position.take(at, mode="clip")
+        open_ = np.flatnonzero(self._keys.take(at, mode="clip") != keys)
+        found[open_] = -1
+        at, end, wanted = at[open_], self._begin.take(bucket[open_] + 1), keys[open_]
         while len(open_):
-            hit = self._keys.take(at) == wanted
-            found[open_[hit]] = self._position.take(at[hit])
             at += 1
-            rest = np.flatnonzero(~hit & (at < end))
+            rest = np.flatnonzero(at < end)
+            open_, at, end, wanted = open_[rest], at[rest], end[rest], wanted[rest]
+            found[open_] = np.where(self._keys.take(at) == wanted, self._position.take(at), -1)
+            rest = np.flatnonzero(found[open_] < 0)
             open_, at, end, wanted = open_[rest], at[rest], end[rest], wanted[rest]
         return found
 

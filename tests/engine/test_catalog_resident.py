@@ -107,6 +107,10 @@ def test_the_index_finds_every_key_of_a_large_set_and_no_other() -> None:
     assert np.array_equal(keys[found[found >= 0]], np.flatnonzero(found >= 0))
 
 
+def test_an_empty_index_finds_nothing() -> None:
+    assert HashIndex(np.empty(0, dtype=np.int64)).find(np.arange(3)).tolist() == [-1, -1, -1]
+
+
 def test_ids_cannot_be_chosen_to_share_a_bucket() -> None:
     inverse = np.uint64(pow(0x9E3779B97F4A7C15, -1, 2**64))  # of a multiplier that is widely used
     mixed = np.arange(200_000, dtype=np.uint64) * inverse
