@@ -1,24 +1,26 @@
 """From the output of a search to the answers of its requests."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-import numpy as np
+from numpy.typing import NDArray
 
 from engine.errors import RequestError
 from engine.request import RecallResult
 from engine.runtime.prepared import PreparedRequest
-from engine.search.beam_search import SearchOutput
 
 Answer = RecallResult | RequestError
 
 
 def answers_of(
-    batch: Sequence[PreparedRequest], found: SearchOutput, model: str, prefill_ms: float, decode_ms: float
+    batch: Sequence[PreparedRequest],
+    found: Mapping[str, NDArray[Any]],
+    model: str,
+    prefill_ms: float,
+    decode_ms: float,
 ) -> Iterator[Answer]:
-    """One answer per request of the batch. ``found``: on the host; nothing of it is kept."""
-    items, scores, counts, widths = (
-        np.asarray(tensor) for tensor in (found.items, found.scores, found.count, found.widths)
-    )
+    """One answer per request of the batch. ``found``: a ``SearchOutput``'s arrays; nothing of them is kept."""
+    items, scores, counts, widths = (found[name] for name in ("items", "scores", "count", "widths"))
     for row, item in enumerate(batch):
         if widths[row, -1] < 0:
             yield RequestError("internal", "the model's scores are not numbers")

@@ -106,7 +106,6 @@ class Pipeline:
             hidden = self._executor.prefill([item.prompt.tokens for item in batch], pages)
             prefilled = self._prefills.mark()
 
-
         def take_hidden(into: Tensor | None) -> Tensor:
             self._searches.after(prefilled)
             rows = hidden[: len(batch)]
@@ -136,8 +135,8 @@ class Pipeline:
         begin, prefilled, end = flight.marks
         end.wait()
         prefill_ms, decode_ms = prefilled.milliseconds_since(begin), end.milliseconds_since(prefilled)
-        found = flight.shape.output_over(flight.output)
-        broken = (found.widths[: len(flight.batch), -1].numpy() < 0).nonzero()[0].tolist()
+        found = flight.shape.outputs().arrays(flight.output)
+        broken = np.flatnonzero(found["widths"][: len(flight.batch), -1] < 0).tolist()
         if broken:
             with self._prefills.active():  # in order with whoever gets the pages next
                 for row in broken:

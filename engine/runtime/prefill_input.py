@@ -62,33 +62,36 @@ def pack_prompts(
     layout = shape.layout()
     memory = host_memory(layout.nbytes, device)
     into = layout.arrays(memory)
+    tokens_of, positions, slots = into["tokens"], into["positions"], into["slots"]
     count, total = len(tokens), 0
     into["begin"][0] = 0
     for request, (prompt, held) in enumerate(zip(tokens, pages, strict=True)):
         here = slice(total, total + len(prompt))
-        into["tokens"][here] = prompt
-        into["positions"][here] = np.arange(len(prompt))
-        into["slots"][here] = (held[:, None] * PAGE_TOKENS + _IN_PAGE).ravel()[: len(prompt)]
+        tokens_of[here] = prompt
+        positions[here] = np.arange(len(prompt), dtype=np.int32)
+        slots[here] = (held[:, None] * PAGE_TOKENS + _IN_PAGE).ravel()[: len(prompt)]
         total += len(prompt)
         into["begin"][request + 1] = total
-    into["tokens"][total:] = 0
-    into["positions"][total:] = 0
-    into["slots"][total:] = -1
+    tokens_of[total:] = 0
+    positions[total:] = 0
+    slots[total:] = -1
     into["begin"][count + 1 :] = total
     into["last_begin"][:] = np.minimum(np.arange(shape.requests + 1), count)
     fill(into["last"], into["begin"][1 : count + 1] - 1, 0)
-    fill(into["length"], np.diff(into["begin"][: count + 1]), 0)
+    fill(into["length"], [len(prompt) for prompt in tokens], 0)
     fill_rows(into["page_table"], pages, 0)
     return memory
 
 
-def fill(array: NDArray[np.generic], values: NDArray[np.generic], padding: float) -> None:
+def fill(array: NDArray[np.generic], values: Sequence[float] | NDArray[np.generic], padding: float) -> None:
     """``values`` first, ``padding`` after them."""
     array[: len(values)] = values
     array[len(values) :] = padding
 
 
-def fill_rows(array: NDArray[np.generic], rows: Sequence[NDArray[np.generic]], padding: float) -> None:
+def fill_rows(
+    array: NDArray[np.generic], rows: Sequence[Sequence[float] | NDArray[np.generic]], padding: float
+) -> None:
     """Each of ``rows`` into a row of its own, ``padding`` everywhere else."""
     array[:] = padding
     for into, row in zip(array, rows, strict=False):

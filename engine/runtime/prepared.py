@@ -61,11 +61,16 @@ def prepare(place: int, request: RecallRequest, catalog: ResidentCatalog, prompt
 
 
 def _excluded(request: RecallRequest, catalog: ResidentCatalog, prompt: BuiltPrompt) -> NDArray[np.int32]:
-    found = catalog.lookup(request.exclude) if len(request.exclude) else _NO_ITEMS
-    if request.exclude_history:
-        found = np.concatenate([found, prompt.items])
-    items = np.sort(found[found >= 0])
-    items = items[np.diff(items, prepend=-1) > 0]
+    asked = catalog.lookup(request.exclude) if len(request.exclude) else _NO_ITEMS
+    used = prompt.items if request.exclude_history else _NO_ITEMS
+    if not len(asked) and not len(used):
+        return _NO_ITEMS
+    items = np.concatenate([asked[asked >= 0], used])
+    items.sort()
+    fresh = np.empty(len(items), dtype=np.bool_)
+    fresh[:1] = True
+    np.not_equal(items[1:], items[:-1], out=fresh[1:])
+    items = items[fresh]
     return (
         items if catalog.live_total(request.filter) == catalog.items else items[catalog.passes(items, request.filter)]
     )

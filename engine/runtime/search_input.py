@@ -150,19 +150,17 @@ def pack_search(
     requests = [item.request for item in batch]
 
     into["address"][:] = [[[tensor.data_ptr() for tensor in column] for column in level] for level in tries]
-    fill(into["length"], np.array([len(item.prompt.tokens) for item in batch]), 0)
+    fill(into["length"], [len(item.prompt.tokens) for item in batch], 0)
     fill_rows(into["page_table"], pages, 0)
     fill_rows(into["excluded"], [item.excluded for item in batch], NO_ITEM)
-    fill_rows(into["widths"].T, [np.array(item.widths) for item in batch], 0)
-    margins = np.array([np.inf if request.beam.margin is None else request.beam.margin for request in requests])
-    margins[margins > _WIDEST_MARGIN] = np.inf
-    fill(into["margin"], margins, np.inf)
-    fill(into["min_width"], np.array([min(request.beam.min_width, _NO_LIMIT) for request in requests]), 1)
-    fill(
-        into["max_per_leaf"],
-        np.array([min(request.max_items_per_sid or _NO_LIMIT, _NO_LIMIT) for request in requests]),
-        1,
-    )
-    fill(into["top_k"], np.array([request.top_k for request in requests]), 0)
-    fill(into["legal"], np.array([request.score == "legal" for request in requests]), False)
+    fill_rows(into["widths"].T, [item.widths for item in batch], 0)
+    fill(into["margin"], [_margin(request.beam.margin) for request in requests], np.inf)
+    fill(into["min_width"], [min(request.beam.min_width, _NO_LIMIT) for request in requests], 1)
+    fill(into["max_per_leaf"], [min(request.max_items_per_sid or _NO_LIMIT, _NO_LIMIT) for request in requests], 1)
+    fill(into["top_k"], [request.top_k for request in requests], 0)
+    fill(into["legal"], [request.score == "legal" for request in requests], False)
     return memory
+
+
+def _margin(margin: float | None) -> float:
+    return np.inf if margin is None or margin > _WIDEST_MARGIN else margin
