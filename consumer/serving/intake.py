@@ -76,7 +76,7 @@ class Intake:
         self._limit = limit
         self._tracker = OffsetTracker()
         self._gate = AdmissionGate(batch, kafka.max_message_bytes)
-        self._done: SimpleQueue[InFlight] = SimpleQueue()
+        self._done: SimpleQueue[Sequence[InFlight]] = SimpleQueue()
         self._in_flight = 0
         self._bytes = 0
         self._paused_at: float | None = None
@@ -87,9 +87,9 @@ class Intake:
         self._drain: Deadline | None = None
         self._consumer = RequestConsumer(kafka, self)
 
-    def confirmed(self, item: InFlight) -> None:
-        """All that the record caused is acknowledged by the broker."""
-        self._done.put(item)
+    def confirmed(self, items: Sequence[InFlight]) -> None:
+        """All that these records caused is acknowledged by the broker."""
+        self._done.put(items)
 
     def run(self, stopping: Callable[[], bool]) -> None:
         """Serve until told to stop; then finish what was read and commit it. Raises StreamError."""
@@ -149,12 +149,13 @@ class Intake:
     def _settle(self, wait: float) -> None:
         """Apply confirmations, waiting for the first one up to ``wait`` seconds."""
         try:
-            item = self._done.get(timeout=wait) if wait else self._done.get_nowait()
+            items = self._done.get(timeout=wait) if wait else self._done.get_nowait()
             while True:
-                self._release(item)
-                if not self._tracker.complete(item.ticket):
-                    self._observer.late_result()
-                item = self._done.get_nowait()
+                for item in items:
+                    self._release(item)
+                    if not self._tracker.complete(item.ticket):
+                        self._observer.late_result()
+                items = self._done.get_nowait()
         except Empty:
             return
 

@@ -2,12 +2,12 @@
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Literal
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from consumer.serving.bad_records import BadRecordLimit
 from consumer.serving.in_flight import BAD_RECORD, Answer, Denied, InFlight, Outcome, Repeat
@@ -26,6 +26,8 @@ from engine.request import RecallResult
 _IDLE_S = 0.1
 _REPORTS_S = 0.005
 """Wait for answers while delivery reports are due: those only move offsets, so some milliseconds are fine."""
+_AT_ONCE = 64
+"""Most answers that are sent between two looks at what the brokers say."""
 _LEAST_DEAD_LETTER = 1_024
 
 _DEAD_REASON: dict[FailureKind, str] = {
@@ -39,8 +41,7 @@ _DEAD_REASON: dict[FailureKind, str] = {
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ReplySent:
+class ReplySent(Struct, frozen=True, eq=False):
     """A reply on its way. ``alone``: in a record batch of its own; ``shrunk``: it says too_large."""
 
     item: InFlight
@@ -51,8 +52,7 @@ class ReplySent:
     shrunk: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterSent:
+class DeadLetterSent(Struct, frozen=True, eq=False):
     """A dead letter on its way, built to fit ``max_bytes``. ``alone``: in a record batch of its own."""
 
     item: InFlight
@@ -68,12 +68,12 @@ Sent = ReplySent | DeadLetterSent
 
 
 class ReplyLoop:
-    """``confirmed`` is called with every record whose reply and dead letter the broker has acknowledged."""
+    """``confirmed`` is called with the records whose reply and dead letter the broker has acknowledged."""
 
     def __init__(
         self,
         settings: KafkaSettings,
-        confirmed: Callable[[InFlight], None],
+        confirmed: Callable[[Sequence[InFlight]], None],
         observer: ServingObserver,
         clock: Callable[[], float],
         limit: BadRecordLimit,
@@ -89,6 +89,8 @@ class ReplyLoop:
         self._clock = clock
         self._inbox: SimpleQueue[Outcome | Repeat | Denied | Literal["stop"]] = SimpleQueue()
         self._outstanding: Counter[str] = Counter()  # sends without a report, by topic
+        self._unreported = 0
+        self._finished: list[InFlight] = []
         self._suspects: deque[Sent] = deque()
         self._producer: ReplyProducer[Sent] = ReplyProducer(
             settings, lambda code: observer.client_error("producer", code)
@@ -105,20 +107,17 @@ class ReplyLoop:
     def run(self) -> None:
         """Send until stopped. Raises StreamError for anything that cannot be delivered."""
         while True:
-            try:
-                job = self._inbox.get(timeout=_REPORTS_S if self._outstanding else _IDLE_S)
-            except Empty:
-                job = None
-            if job == "stop":
-                return
-            if isinstance(job, Outcome):
-                self._answer(job)
-            elif isinstance(job, Repeat):
-                self._answer_again(job)
-            elif isinstance(job, Denied):
-                job.item.awaiting = 1
-                self._trace(job.item, "reply_topic_denied")
-                self._send_dead_letter(job.item, "reply_topic_denied", job.message, "admit")
+            for job in self._jobs():
+                if job == "stop":
+                    return
+                if isinstance(job, Outcome):
+                    self._answer(job)
+                elif isinstance(job, Repeat):
+                    self._answer_again(job)
+                else:
+                    job.item.awaiting = 1
+                    self._trace(job.item, "reply_topic_denied")
+                    self._send_dead_letter(job.item, "reply_topic_denied", job.message, "admit")
             self._collect(0)
             self._isolate()
 
@@ -126,17 +125,27 @@ class ReplyLoop:
         """Give unconfirmed sends ``budget`` seconds to leave, then drop them. After ``run`` has ended."""
         self._producer.abandon(budget)
 
+    def _jobs(self) -> list[Outcome | Repeat | Denied | Literal["stop"]]:
+        """Those that are there; waits for the first one."""
+        jobs = []
+        with suppress(Empty):
+            jobs.append(self._inbox.get(timeout=_REPORTS_S if self._unreported else _IDLE_S))
+            while len(jobs) < _AT_ONCE:
+                jobs.append(self._inbox.get_nowait())
+        return jobs
+
     def _answer(self, outcome: Outcome) -> None:
-        item, answer = outcome.item, outcome.answer
-        if not isinstance(answer, RequestError) and self._clock() >= item.deadline:
+        item, answer, now = outcome.item, outcome.answer, self._clock()
+        if not isinstance(answer, RequestError) and now >= item.deadline:
             answer = RequestError("expired", "the result came after the deadline")
             self._observer.expired("reply")
+        times = _times(item, answer, now)
         try:
-            value = self._encode(item, answer)
+            value = _encode(item, answer, times)
         except Exception as error:
             log.exception("an answer could not be encoded")
             answer = RequestError("internal", f"the answer could not be encoded: {type(error).__name__}")
-            value = self._encode(item, answer)
+            value = _encode(item, answer, times)
         code = answer.code if isinstance(answer, RequestError) else None
         bad = code in BAD_RECORD or item.reply_topic is None
         item.awaiting = bad + (item.reply_topic is not None)
@@ -145,7 +154,7 @@ class ReplyLoop:
             self._observer.bad_record(answer.code)
             self._send_dead_letter(item, answer.code, answer.message, outcome.stage)
         if item.reply_topic is not None:
-            self._observe_reply(item, answer)
+            self._observer.replied("ok" if code is None else status_of(code), code, times)
             catalog = None if isinstance(answer, RequestError) else answer.catalog
             self._send(ReplySent(item, item.reply_topic, value, catalog))
 
@@ -154,31 +163,12 @@ class ReplyLoop:
         item.awaiting = 1
         self._trace(item, "repeat")
         self._observer.repeated()
-        self._observer.replied("ok", None, self._times(item))
+        self._observer.replied("ok", None, _times(item, None, self._clock()))
         self._send(ReplySent(item, item.reply_topic or "", repeat.value, repeat.catalog))
 
     def _trace(self, item: InFlight, outcome: str, result: RecallResult | None = None) -> None:
         if self._tracer is not None:
             item.trace = self._tracer.begin(item, outcome, result, self._clock())
-
-    def _encode(self, item: InFlight, answer: Answer) -> bytes:
-        times = self._times(item)
-        queue_ms, total_ms = times.queue * 1000, times.total * 1000
-        if isinstance(answer, RequestError):
-            return encode_error(item.addressee, answer.code, answer.message, queue_ms=queue_ms, total_ms=total_ms)
-        return encode_reply(item.addressee, answer, queue_ms=queue_ms, total_ms=total_ms)
-
-    def _observe_reply(self, item: InFlight, answer: Answer) -> None:
-        times = self._times(item)
-        if isinstance(answer, RequestError):
-            self._observer.replied(status_of(answer.code), answer.code, times)
-        else:
-            times = structs.replace(times, prefill=answer.prefill_ms / 1000, decode=answer.decode_ms / 1000)
-            self._observer.replied("ok", None, times)
-
-    def _times(self, item: InFlight) -> ReplyTimes:
-        now = self._clock()
-        return ReplyTimes(queue=(item.started or now) - item.admitted, total=now - item.admitted)
 
     def _send(self, sent: ReplySent) -> None:
         item, source = sent.item, sent.item.record
@@ -188,7 +178,7 @@ class ReplyLoop:
         headers = reply_headers(
             request_headers, topic=source.topic, partition=source.partition, offset=source.offset, catalog=sent.catalog
         )
-        self._outstanding[sent.topic] += 1
+        self._expect_report(sent.topic)
         self._producer.send(
             sent,
             sent.topic,
@@ -220,7 +210,7 @@ class ReplyLoop:
             group=self._settings.group_id,
             max_bytes=sent.max_bytes,
         )
-        self._outstanding[sent.topic] += 1
+        self._expect_report(sent.topic)
         self._producer.send(
             sent,
             sent.topic,
@@ -230,22 +220,32 @@ class ReplyLoop:
             partition=None,
         )
 
+    def _expect_report(self, topic: str) -> None:
+        self._outstanding[topic] += 1
+        self._unreported += 1
+
     def _collect(self, timeout: float) -> None:
-        for delivery in self._producer.poll(timeout):
-            self._outstanding -= Counter((delivery.sent.topic,))
+        deliveries = self._producer.poll(timeout)
+        now = self._clock()
+        for delivery in deliveries:
+            self._outstanding[delivery.sent.topic] -= 1
+            self._unreported -= 1
             if delivery.failure is None:
-                self._delivered(delivery.sent)
+                self._delivered(delivery.sent, now)
             elif delivery.failure.of_batch and not delivery.sent.alone:
                 self._suspects.append(delivery.sent)
             elif isinstance(delivery.sent, ReplySent):
                 self._reply_failed(delivery.sent, delivery.failure)
             else:
                 self._dead_letter_failed(delivery.sent, delivery.failure)
+        if self._finished:
+            finished, self._finished = self._finished, []
+            self._confirmed(finished)
 
     def _isolate(self) -> None:
         """Send again what was refused, each with nothing beside it: only the culprits are refused then."""
         while self._suspects:
-            suspect = replace(self._suspects.popleft(), alone=True)
+            suspect = structs.replace(self._suspects.popleft(), alone=True)
             self._await_reports(suspect.topic)
             if isinstance(suspect, ReplySent):
                 self._send(suspect)
@@ -257,9 +257,9 @@ class ReplyLoop:
         while self._outstanding[topic]:
             self._collect(_REPORTS_S)
 
-    def _delivered(self, sent: Sent) -> None:
+    def _delivered(self, sent: Sent, now: float) -> None:
         if isinstance(sent, ReplySent):
-            self._observer.reply_confirmed(self._clock() - sent.item.admitted)
+            self._observer.reply_confirmed(now - sent.item.admitted)
             if sent.item.identity is not None and sent.catalog is not None:  # it holds items
                 self._repeats.put(sent.item.identity, sent.value, sent.catalog)
         self._settle(sent.item)
@@ -277,20 +277,34 @@ class ReplyLoop:
         self._send_dead_letter(sent.item, reason, f"{sent.topic}: {failure.message}", "reply")
 
     def _shrunk(self, sent: ReplySent, failure: Failure) -> ReplySent:
-        self._observer.replied("error", "too_large", self._times(sent.item))
+        self._observer.replied("error", "too_large", _times(sent.item, None, self._clock()))
         message = f"the reply of {len(sent.value)} bytes is too large: {failure.message}"
         value = encode_error(sent.item.addressee, "too_large", message)
-        return replace(sent, value=value, catalog=None, shrunk=True)
+        return structs.replace(sent, value=value, catalog=None, shrunk=True)
 
     def _settle(self, item: InFlight) -> None:
         item.awaiting -= 1
         if item.awaiting == 0:
             if item.trace is not None:
                 item.trace.end(self._clock(), dead_lettered=item.dead_lettered)
-            self._confirmed(item)
+            self._finished.append(item)
 
     def _dead_letter_failed(self, sent: DeadLetterSent, failure: Failure) -> None:
         half = sent.max_bytes // 2
         if failure.kind != "too_large" or half < _LEAST_DEAD_LETTER:
             raise StreamError(f"a dead letter is undeliverable: {failure.code}: {failure.message}")
-        self._send_again(replace(sent, max_bytes=half))
+        self._send_again(structs.replace(sent, max_bytes=half))
+
+
+def _times(item: InFlight, answer: Answer | None, now: float) -> ReplyTimes:
+    queue, total = (item.started or now) - item.admitted, now - item.admitted
+    if answer is None or isinstance(answer, RequestError):
+        return ReplyTimes(queue, 0.0, 0.0, total)
+    return ReplyTimes(queue, answer.prefill_ms / 1000, answer.decode_ms / 1000, total)
+
+
+def _encode(item: InFlight, answer: Answer, times: ReplyTimes) -> bytes:
+    queue_ms, total_ms = times.queue * 1000, times.total * 1000
+    if isinstance(answer, RequestError):
+        return encode_error(item.addressee, answer.code, answer.message, queue_ms=queue_ms, total_ms=total_ms)
+    return encode_reply(item.addressee, answer, queue_ms=queue_ms, total_ms=total_ms)

@@ -77,7 +77,7 @@ class ServingLoop:
         self._queue = BatchQueue(batch, clock, self._answer_expired, errands or Errands())
         limit, repeats = BadRecordLimit(batch), RepeatCache(batch, active_catalog, clock)
         self._replies = ReplyLoop(
-            kafka, lambda item: self._intake.confirmed(item), self._observer, clock, limit, repeats, tracer
+            kafka, lambda items: self._intake.confirmed(items), self._observer, clock, limit, repeats, tracer
         )
         self._device = DeviceLoop(engine, self._queue, self._replies.put, self._observer, clock, answered)
         self._intake = Intake(

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from msgspec import Struct
 
 from consumer.stream.errors import StreamError, is_fatal, name_of, reason_of
 from consumer.stream.settings import KafkaSettings
@@ -50,8 +51,7 @@ class Failure:
         return self.kind in ("too_large", "refused") and not self.local
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery(Generic[T]):
+class Delivery(Struct, Generic[T], frozen=True, eq=False):
     """The end of one send: written and acknowledged, or not."""
 
     sent: T

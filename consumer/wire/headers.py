@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Self
 
 import msgspec
@@ -114,11 +115,7 @@ def reply_headers(
     request: RequestHeaders, *, topic: str, partition: int, offset: int, catalog: str | None
 ) -> list[tuple[str, bytes]]:
     """Headers of a reply: the correlation id byte for byte under the name that came, and where the request stood."""
-    headers = [
-        ("request-topic", topic.encode()),
-        ("request-partition", str(partition).encode()),
-        ("request-offset", str(offset).encode()),
-    ]
+    headers = [*_place(topic, partition), ("request-offset", b"%d" % offset)]
     if request.correlation_id is not None:
         headers.insert(0, (request.correlation_name, request.correlation_id))
     if request.traceparent is not None:
@@ -128,6 +125,11 @@ def reply_headers(
     if catalog is not None:
         headers.append(("catalog", catalog.encode()))
     return headers
+
+
+@lru_cache(maxsize=4_096)
+def _place(topic: str, partition: int) -> tuple[tuple[str, bytes], tuple[str, bytes]]:
+    return ("request-topic", topic.encode()), ("request-partition", b"%d" % partition)
 
 
 def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
