@@ -77,7 +77,10 @@ class RecallEngine:
     @torch.inference_mode()
     def warm_up(self) -> None:
         """Capture the graphs, on CUDA. Before the first request; needs no catalog. Later nothing is captured."""
-        if self.device.type != "cuda" or not self.settings.graphs:
+        if self.device.type != "cuda":
+            return
+        torch.cuda.synchronize(self.device)  # lanes do not wait for the stream that loaded the model
+        if not self.settings.graphs:
             return
         hidden = torch.zeros(
             (self.settings.max_batch, self.spec.decoder.hidden_size), device=self.device, dtype=self.dtype
