@@ -126,6 +126,11 @@ class ResidentCatalog:
         trie = sum(tensor.nbytes for tensor in (*self.code, *self.child_begin, *self.item_begin))
         return brought + rows + trie + 2 * self._everything.counts.nbytes
 
+    @property
+    def index_bytes(self) -> int:
+        """Bytes on the host of the indexes of item ids."""
+        return self._base.ids.nbytes + (self._added.ids.nbytes if self._added is not None else 0)
+
     def merged(self) -> Catalog:
         """The version as one catalog on the host."""
         return self._overlay.merged_into(self._base.catalog, self.version)

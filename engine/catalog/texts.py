@@ -44,7 +44,7 @@ class Texts:
         last = len(self.text) - _WORD
         windows: NDArray[np.uint64] = np.ndarray((last + 1,), "<u8", self.text, strides=(1,))
         begin = self.begin + np.int64(at)
-        words: NDArray[np.uint64] = windows.take(np.minimum(begin, last))
+        words: NDArray[np.uint64] = windows[np.minimum(begin, last)]  # take would copy them all
         late = np.flatnonzero(begin > last)  # the window was moved back, so as not to leave the text
         words[late] >>= (_WORD * (begin[late] - last)).astype(np.uint64)
         words &= _TAIL.take(self.length - at, mode="clip")

@@ -14,11 +14,11 @@ CPU = torch.device("cpu")
 Chain = tuple[tuple[int, ...], list[Item], list[Change]]
 
 
-def follow(chain: Chain) -> tuple[ResidentCatalog, list[Item]]:
+def follow(chain: Chain, device: torch.device = CPU) -> tuple[ResidentCatalog, list[Item]]:
     """The version at the end of a chain, and the table that it stands for."""
     sizes, items, changes = chain
     base = catalog_of(items, sizes, version="v0")
-    resident = ResidentCatalog(base, CPU)
+    resident = ResidentCatalog(base, device)
     for number, change in enumerate(changes, start=1):
         resident = resident.changed_by(delta_of(change, base, resident.version, f"v{number}"))
         items = change.applied(items)
@@ -54,6 +54,20 @@ def test_a_base_and_its_deltas_are_the_base_built_anew(chain: Chain, tags: TagFi
 def test_a_chain_merged_on_the_host_has_the_bytes_of_a_catalog_built_anew(chain: Chain) -> None:
     resident, items = follow(chain)
     assert blob.encode(resident.merged()) == blob.encode(catalog_of(items, chain[0]))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@given(chains(), tag_filters())
+def test_a_base_and_its_deltas_are_on_the_device_what_they_are_on_the_host(chain: Chain, tags: TagFilter) -> None:
+    expected, _ = follow(chain)
+    resident, _ = follow(chain, torch.device("cuda"))
+    for name in ("code", "child_begin", "item_begin"):
+        assert all(
+            torch.equal(a, b.cpu()) for a, b in zip(getattr(expected, name), getattr(resident, name), strict=True)
+        )
+    assert torch.equal(expected.live_counts(tags), resident.live_counts(tags).cpu())
+    assert torch.equal(expected.live_counts(), resident.live_counts().cpu())
 
 
 def test_a_withdrawn_item_keeps_its_sid_and_comes_back_when_added_again() -> None:
