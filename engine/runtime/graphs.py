@@ -27,8 +27,8 @@ class CudaCapture:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, work: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
-        torch.cuda.synchronize()  # what the work reads was filled in on another stream
-        torch.cuda.synchronize()  # the input was filled in on another stream
+        if self._lane.stream is not None:  # what the work reads was filled in on another stream
+            self._lane.stream.wait_stream(torch.cuda.current_stream())
         with self._lane.active():
             work()  # compiles kernels and loads libraries, which a capture must not
         graph = torch.cuda.CUDAGraph()
