@@ -2,12 +2,14 @@
 
 It serves the demo and the tests. Topics are created up front, each partition keeps about 5 MB, and a waiting fetch is
 not woken by new data, so its clients set ``fetch.wait.max.ms`` low (``CLIENT_SETTINGS``). The API is outside
-librdkafka's ABI promise: a symbol that is missing raises MockClusterError.
+librdkafka's ABI promise: it is tried with ``TRIED_WITH``, and a symbol that is missing raises MockClusterMissingError.
 """
 
 import ctypes
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import IntEnum
 from types import TracebackType
 from typing import Final, Self
@@ -19,6 +21,9 @@ from engine.errors import RecallstreamError
 CLIENT_SETTINGS: Final[Mapping[str, int]] = {"fetch.wait.max.ms": 5}
 """librdkafka settings that a consumer of the mock needs for low latency."""
 
+TRIED_WITH: Final = "2.16"
+"""The client version that these calls were written for; the lock file pins the same."""
+
 ALL_BROKERS: Final = -1
 
 _PRODUCER: Final = 0
@@ -29,6 +34,10 @@ _BREATH_S: Final = 0.002
 
 class MockClusterError(RecallstreamError):
     """The mock cluster is not there in this librdkafka, or refused a call."""
+
+
+class MockClusterMissingError(MockClusterError):
+    """This librdkafka lacks a call of the mock cluster."""
 
 
 class Api(IntEnum):
@@ -45,6 +54,19 @@ class Api(IntEnum):
     LEAVE_GROUP = 13
     SYNC_GROUP = 14
     INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    TXN_OFFSET_COMMIT = 28
+    CONSUMER_GROUP_HEARTBEAT = 68
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One that a broker got; ``api`` is the number of its type."""
+
+    broker: int
+    api: int
 
 
 _SIGNATURES: Final[Mapping[str, tuple[type | None, tuple[type, ...]]]] = {
@@ -77,6 +99,20 @@ _SIGNATURES: Final[Mapping[str, tuple[type | None, tuple[type, ...]]]] = {
         None,
         (ctypes.c_void_p, ctypes.c_int16, ctypes.c_size_t, ctypes.POINTER(ctypes.c_int)),
     ),
+    "rd_kafka_mock_partition_delete_records": (
+        ctypes.c_int,
+        (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_int64),
+    ),
+    "rd_kafka_mock_topic_set_error": (None, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int)),
+    "rd_kafka_mock_start_request_tracking": (None, (ctypes.c_void_p,)),
+    "rd_kafka_mock_stop_request_tracking": (None, (ctypes.c_void_p,)),
+    "rd_kafka_mock_get_requests": (
+        ctypes.POINTER(ctypes.c_void_p),
+        (ctypes.c_void_p, ctypes.POINTER(ctypes.c_size_t)),
+    ),
+    "rd_kafka_mock_request_id": (ctypes.c_int32, (ctypes.c_void_p,)),
+    "rd_kafka_mock_request_api_key": (ctypes.c_int16, (ctypes.c_void_p,)),
+    "rd_kafka_mock_request_destroy_array": (None, (ctypes.c_void_p, ctypes.c_size_t)),
     "rd_kafka_mock_clear_request_errors": (None, (ctypes.c_void_p, ctypes.c_int16)),
     "rd_kafka_mock_group_initial_rebalance_delay_ms": (None, (ctypes.c_void_p, ctypes.c_int32)),
 }
@@ -89,7 +125,7 @@ def _load() -> ctypes.CDLL:
         try:
             function = getattr(library, name)
         except AttributeError as missing:
-            raise MockClusterError(f"this librdkafka has no {name}: no embedded broker") from missing
+            raise MockClusterMissingError(f"this librdkafka has no {name}: no embedded broker") from missing
         function.restype = result
         function.argtypes = arguments
     return library
@@ -156,6 +192,40 @@ class MockCluster:
     def broker_up(self, broker: int = ALL_BROKERS) -> None:
         """Let a broker that was down accept connections again."""
         self._check(self._library.rd_kafka_mock_broker_set_up(self._live(), broker), "set a broker up")
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Delete the records below an offset, as retention does."""
+        self._check(
+            self._library.rd_kafka_mock_partition_delete_records(self._live(), topic.encode(), partition, before),
+            f"delete records of {topic}[{partition}]",
+        )
+
+    def set_topic_error(self, topic: str, code: int) -> None:
+        """Say this error of the topic in all metadata; 0 (``NO_ERROR``): it is well again."""
+        self._library.rd_kafka_mock_topic_set_error(self._live(), topic.encode(), code)
+
+    @contextmanager
+    def tracked(self) -> Iterator[Callable[[], list[Request]]]:
+        """Gives a call for the requests that came since, oldest first."""
+        self._library.rd_kafka_mock_start_request_tracking(self._live())
+        try:
+            yield self._requests
+        finally:
+            self._library.rd_kafka_mock_stop_request_tracking(self._live())
+
+    def _requests(self) -> list[Request]:
+        count = ctypes.c_size_t()
+        found = self._library.rd_kafka_mock_get_requests(self._live(), ctypes.byref(count))
+        try:
+            return [
+                Request(
+                    self._library.rd_kafka_mock_request_id(each),
+                    self._library.rd_kafka_mock_request_api_key(each),
+                )
+                for each in found[: count.value]
+            ]
+        finally:
+            self._library.rd_kafka_mock_request_destroy_array(found, count)
 
     def set_rtt(self, milliseconds: int, broker: int = ALL_BROKERS) -> None:
         """Delay every response of the broker."""

@@ -18,7 +18,7 @@ from catalog_sync.layout import Ack, Pointer, chunks_of, read_record, sha256
 from catalog_sync.state import WatcherSnapshot
 from catalog_sync.watcher import Watcher
 from engine.errors import CatalogError
-from tests.catalog_sync.black_hole import BlackHole
+from tests.black_hole import BlackHole
 from tests.catalog_sync.redis_support import MODEL, SIZES, Fleet, version_with
 from tests.consumer.waiting import eventually
 

@@ -3,18 +3,19 @@
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from consumer.serving.service import ServingLoop
 from consumer.serving.settings import BatchSettings
 from consumer.serving.snapshot import ServingSnapshot
 from consumer.serving.tracing import RequestTracer
-from consumer.stream.mock_cluster import CLIENT_SETTINGS, MockCluster
+from consumer.stream.mock_cluster import CLIENT_SETTINGS, MockCluster, MockClusterMissingError
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.outgoing import encode_request
 from consumer.wire.reply import RecallReply, decode_reply
@@ -217,11 +218,18 @@ def _refuse_to_end(code: int) -> None:
     raise AssertionError(f"the loop wanted to end the process with {code}")
 
 
+def mock_cluster(topics: Mapping[str, int], brokers: int = 1) -> MockCluster:
+    """Skips the test with the reason where this client has no such broker."""
+    try:
+        return MockCluster(topics, brokers=brokers)
+    except MockClusterMissingError as missing:
+        pytest.skip(str(missing))
+
+
 @contextmanager
 def harness(partitions: int = 1, brokers: int = 1, **topics: int) -> Iterator[Harness]:
     """A cluster with the three topics (and ``topics``), closed at the end with everything that was started on it."""
-    layout = {REQUESTS: partitions, REPLIES: 2, DEAD_LETTERS: 1, **topics}
-    with MockCluster(layout, brokers=brokers) as cluster:
+    with mock_cluster({REQUESTS: partitions, REPLIES: 2, DEAD_LETTERS: 1, **topics}, brokers) as cluster:
         at = cluster.bootstrap_servers
         made = Harness(
             cluster=cluster,

@@ -1,4 +1,4 @@
-"""A TCP proxy that can stop answering without closing anything: a half-open peer."""
+"""A TCP proxy that can stop answering without closing anything: a half-open peer. For Redis and for Kafka."""
 
 import selectors
 import socket
@@ -10,7 +10,7 @@ class BlackHole:
     """Forwards to a loopback port. ``swallow()`` freezes every connection of this moment; later ones work."""
 
     def __init__(self, port: int) -> None:
-        self._target = port
+        self.target = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._selector = selectors.DefaultSelector()
@@ -45,7 +45,11 @@ class BlackHole:
 
     def _accept(self) -> None:
         client, _ = self._listener.accept()
-        server = socket.create_connection(("127.0.0.1", self._target))
+        try:
+            server = socket.create_connection(("127.0.0.1", self.target))
+        except OSError:  # as if nobody listened here
+            client.close()
+            return
         self._peer |= {client: server, server: client}
         for end in (client, server):
             self._selector.register(end, selectors.EVENT_READ)
