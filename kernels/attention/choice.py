@@ -1,5 +1,7 @@
 """Which attention kernel runs what."""
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -17,3 +19,9 @@ def fits_hopper(q: Tensor, pages: Tensor) -> bool:
 def fits_triton(head_dim: int) -> bool:
     """Triton's tiles are powers of two, and a matrix product needs 16; other heads are left to the torch twin."""
     return head_dim >= 16 and head_dim.bit_count() == 1
+
+
+@cache
+def multiprocessors(device: torch.device) -> int:
+    """Programs of the largest kind that a CUDA device runs at once."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

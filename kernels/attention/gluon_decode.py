@@ -1,6 +1,5 @@
 """``beam_decode_attention`` for Hopper, bfloat16, heads and pages of 128."""
 
-import torch
 import triton
 from torch import Tensor
 from triton.experimental import gluon
@@ -8,109 +7,111 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernels.attention.gluon_pages import ROWS, STAGES, attend_pages, fill_queries, make_barriers, produce
-from kernels.attention.triton_decode import LOG2_E, default_split_pages, merge
+from kernels.attention.choice import multiprocessors
+from kernels.attention.gluon_pages import (
+    ROWS,
+    STAGES,
+    attend_pages,
+    end_last,
+    load_queries,
+    make_barriers,
+    produce,
+    start_last,
+)
+from kernels.attention.triton_splits import LOG2_E, Parts, split_size
 
 
 @gluon.jit
-def _own_tokens(
-    own, path, row0, last_row, path_step, step_stride,
-    GROUP: gl.constexpr, KV_HEADS: gl.constexpr, DIM: gl.constexpr, STEPS: gl.constexpr, layout: gl.constexpr,
+def _place(
+    tile, row_blocks, width, context_len, R, wide, short, short_split, long_split,
+    HEADS: gl.constexpr, GROUP: gl.constexpr, PAGE: gl.constexpr,
 ):  # fmt: skip
-    """Keys or values of the rows' own tokens, a tile ``[ROWS, DIM]`` a step, zero from ``last_row`` on."""
-    rows = row0 + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
-    columns = gl.arange(0, DIM, layout=gl.SliceLayout(0, layout))
-    some = rows < last_row
-    slots = ()
-    for step in gl.static_range(STEPS):
-        slots = slots + (gl.load(path + step * path_step + rows // GROUP, mask=some, other=0),)
-    tiles = ()
-    for step in gl.static_range(STEPS):
-        cells = (slots[step] * (KV_HEADS * DIM))[:, None] + columns[None, :]
-        tile = gl.load(own + step * step_stride.to(gl.int64) + cells, mask=some[:, None], other=0.0)
-        tiles = tiles + (tile,)
-    return tiles
+    """First row, head, split and request of a tile; live rows and tokens of the request; pages of the tile.
+
+    Splits are outermost, so that the tiles without pages come last.
+    """
+    row0 = tile % row_blocks * (2 * ROWS)
+    head = tile // row_blocks % HEADS
+    split = tile // (row_blocks * HEADS) // R
+    r = tile // (row_blocks * HEADS) % R
+    live_rows = gl.load(width + r) * GROUP
+    length = gl.load(context_len + r)
+    pages = (length + PAGE - 1) // PAGE
+    split_pages = split_size(pages, live_rows, wide, short, short_split, long_split)
+    first = split * split_pages
+    blocks = gl.where(row0 < live_rows, gl.maximum(gl.minimum(pages - first, split_pages), 0), 0)
+    return row0, head, split, r, live_rows, length, first, blocks
 
 
 @gluon.jit
 def _consume(
-    queries, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, first, blocks, length, row0, live_rows, split,
-    own_k, own_v, path, path_step, step_stride, out, part_log, W, scale,
-    GROUP: gl.constexpr, QUERY_HEADS: gl.constexpr, KV_HEADS: gl.constexpr, DIM: gl.constexpr, PAGE: gl.constexpr,
-    STEPS: gl.constexpr, WHOLE: gl.constexpr,
+    queries, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, context_len, width, out, log_out,
+    W, R, row_blocks, tiles, wide, short, short_split, long_split, scale,
+    HALF: gl.constexpr, HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, PAGE: gl.constexpr,
 ):  # fmt: skip
-    """The own tokens' scores are taken while the first pages come; their values are added at the end."""
     layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, PAGE, 16])
-    tile: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
+    wide_loads: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
     by_row: gl.constexpr = gl.SliceLayout(1, layout)
-    last_row = gl.where(split == 0, live_rows, 0)  # of the rows with own tokens here
-    q_rows = fill_queries(queries, q, row0, live_rows, GROUP, QUERY_HEADS, DIM, tile)
-    peak = gl.full([ROWS], float("-inf"), gl.float32, layout=by_row)
-    total = gl.zeros([ROWS], gl.float32, layout=by_row)
-    keys = _own_tokens(own_k, path, row0, last_row, path_step, step_stride, GROUP, KV_HEADS, DIM, STEPS, tile)
-    wide_q = q_rows.to(gl.float32) * scale
-    has_own = row0 + gl.arange(0, ROWS, layout=by_row) < last_row
-    scores = ()
-    for step in gl.static_range(STEPS):
-        score = gl.convert_layout(gl.sum(wide_q * keys[step].to(gl.float32), 1), by_row)
-        scores = scores + (gl.where(has_own, score, float("-inf")),)
-    for step in gl.static_range(STEPS):
-        peak = gl.maximum(peak, scores[step])
-    base = gl.where(peak == float("-inf"), 0.0, peak)
-    for step in gl.static_range(STEPS):
-        total += gl.exp2(scores[step] - base)
-    rows = row0 + gl.arange(0, ROWS, layout=by_row)
     columns = gl.arange(0, DIM, layout=gl.SliceLayout(0, layout))
-    position = gl.zeros([ROWS], gl.int32, layout=by_row) + (length - 1)
-    sums, peak, total = attend_pages(
-        queries, k_ring, v_ring, k_full, k_empty, v_full, v_empty, first, blocks, 1, position, peak, total, scale,
-        DIM, PAGE, layout,
-    )  # fmt: skip
-    if split == 0:
-        values = _own_tokens(own_v, path, row0, last_row, path_step, step_stride, GROUP, KV_HEADS, DIM, STEPS, layout)
-        for step in gl.static_range(STEPS):
-            sums += gl.exp2(scores[step] - peak)[:, None] * values[step].to(gl.float32)
-    at = (rows // GROUP).to(gl.int64) * QUERY_HEADS + rows % GROUP
-    value = sums / total[:, None]
-    target = out + at[:, None] * DIM + columns[None, :]
-    if WHOLE:
-        value = gl.where((rows < live_rows)[:, None], value, 0.0)
-        gl.store(target, value.to(gl.bfloat16), mask=(rows < W * GROUP)[:, None])
-    else:
-        gl.store(target, value, mask=(rows < live_rows)[:, None])
-        gl.store(part_log + at, peak + gl.log2(total), mask=rows < live_rows)
+    base = gl.to_tensor(0)
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        row0, head, split, r, live_rows, length, first, blocks = _place(
+            tile, row_blocks, width, context_len, R, wide, short, short_split, long_split, HEADS, GROUP, PAGE
+        )
+        if blocks > 0:
+            row0 += HALF * ROWS
+            mine = q + (r.to(gl.int64) * W * (HEADS * GROUP) + head * GROUP) * DIM
+            queries.store(load_queries(mine, row0, live_rows, GROUP, HEADS * GROUP, DIM, wide_loads))
+            fence_async_shared()
+            peak = gl.full([ROWS], float("-inf"), gl.float32, layout=by_row)
+            total = gl.zeros([ROWS], gl.float32, layout=by_row)
+            position = gl.zeros([ROWS], gl.int32, layout=by_row) + (length - 1)
+            p, sums, peak, total = attend_pages(
+                queries, k_ring, v_ring, k_full, k_empty, v_full, v_empty, base, first, blocks, 1, position,
+                peak, total, scale, DIM, PAGE, layout,
+            )  # fmt: skip
+            base += blocks
+            token = start_last(p, sums, v_ring, v_full, base - 1)
+            rows = row0 + gl.arange(0, ROWS, layout=by_row)
+            beam = ((split * R + r) * W + rows // GROUP).to(gl.int64)
+            at = beam * (HEADS * GROUP) + head * GROUP + rows % GROUP
+            inverse = 1.0 / total
+            gl.store(log_out + at, peak + gl.log2(total), mask=rows < live_rows)
+            value = end_last(token, v_empty, base - 1) * inverse[:, None]
+            gl.store(out + at[:, None] * DIM + columns[None, :], value, mask=(rows < live_rows)[:, None])
 
 
-@gluon.jit(do_not_specialize=["W", "R", "max_pages", "split_pages", "slots", "step_stride", "path_step", "path_row"])
-def attend_beams(
-    q, keys, values, page_table, context_len, width, own_k, own_v, path, out, part_log,
-    W, R, max_pages, split_pages, slots, step_stride, path_step, path_row, scale,
-    HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, PAGE: gl.constexpr,
-    STEPS: gl.constexpr, WHOLE: gl.constexpr,
+@gluon.jit
+def _produce(
+    page_table, keys, values, k_ring, v_ring, k_full, k_empty, v_full, v_empty, context_len, width,
+    R, row_blocks, tiles, max_pages, wide, short, short_split, long_split,
+    HEADS: gl.constexpr, GROUP: gl.constexpr, PAGE: gl.constexpr,
 ):  # fmt: skip
-    """Program ``(128 rows, KV head, split * R + request)``; arguments as in ``triton_decode.attend_beams``."""
-    tile: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
-    head = gl.program_id(1)
-    split = gl.program_id(2) // R
-    r = gl.program_id(2) % R
-    row0 = gl.program_id(0) * (2 * ROWS)
-    live_rows = gl.load(width + r) * GROUP
-    columns = gl.arange(0, DIM, layout=gl.SliceLayout(0, tile))
-    first_cell = (r.to(gl.int64) * W * (HEADS * GROUP) + head * GROUP) * DIM
-    if row0 >= live_rows:
-        if WHOLE:
-            rows = row0 + gl.arange(0, 2 * ROWS, layout=gl.SliceLayout(1, tile))
-            at = (rows // GROUP).to(gl.int64) * (HEADS * GROUP) + rows % GROUP
-            nothing = gl.zeros([2 * ROWS, DIM], gl.bfloat16, layout=tile)
-            gl.store(out + first_cell + at[:, None] * DIM + columns[None, :], nothing, mask=(rows < W * GROUP)[:, None])
-        return
-    length = gl.load(context_len + r)
-    first = split * split_pages
-    pages = (length + PAGE - 1) // PAGE
-    if first >= pages:
-        return
-    blocks = gl.minimum(split_pages, pages - first)
+    base = gl.to_tensor(0)
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        _row0, head, _split, r, _live_rows, _length, first, blocks = _place(
+            tile, row_blocks, width, context_len, R, wide, short, short_split, long_split, HEADS, GROUP, PAGE
+        )
+        if blocks > 0:
+            produce(
+                page_table + r * max_pages, keys, values, k_ring, v_ring, k_full, k_empty, v_full, v_empty,
+                base, first, blocks, head, HEADS, PAGE,
+            )  # fmt: skip
+            base += blocks
 
+
+@gluon.jit(
+    do_not_specialize=["W", "R", "row_blocks", "tiles", "max_pages", "wide", "short", "short_split", "long_split"]
+)
+def attend_beams(
+    q, keys, values, page_table, context_len, width, out, log_out,
+    W, R, row_blocks, tiles, max_pages, wide, short, short_split, long_split, scale,
+    HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, PAGE: gl.constexpr,
+):  # fmt: skip
+    """As many programs as the device runs at once; arguments as in ``triton_decode.attend_beams``.
+
+    A tile is 128 rows of a KV head of a request and one split of its pages.
+    """
     shared: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, DIM], gl.bfloat16)
     queries = gl.allocate_shared_memory(gl.bfloat16, [2, ROWS, DIM], shared)
     k_ring = gl.allocate_shared_memory(gl.bfloat16, [STAGES, PAGE, DIM], keys.layout)
@@ -120,25 +121,19 @@ def attend_beams(
     k_empty = make_barriers(2)
     v_empty = make_barriers(2)
     fence_async_shared()
-    part = (split * R * W).to(gl.int64) * (HEADS * GROUP)
-    own = r.to(gl.int64) * slots * (HEADS * DIM) + head * DIM
-    target = out + part * DIM + first_cell
-    log_target = part_log + part + r * W * (HEADS * GROUP) + head * GROUP
     gl.warp_specialize(
         [
             (_consume, (
-                queries.index(0), q + first_cell, k_ring, v_ring, k_full, k_empty, v_full, v_empty, first, blocks,
-                length, row0, live_rows, split, own_k + own, own_v + own, path + r * path_row, path_step, step_stride,
-                target, log_target, W, scale, GROUP, HEADS * GROUP, HEADS, DIM, PAGE, STEPS, WHOLE,
+                queries.index(0), q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, context_len, width, out, log_out,
+                W, R, row_blocks, tiles, wide, short, short_split, long_split, scale, 0, HEADS, GROUP, DIM, PAGE,
             )),
             (_consume, (
-                queries.index(1), q + first_cell, k_ring, v_ring, k_full, k_empty, v_full, v_empty, first, blocks,
-                length, row0 + ROWS, live_rows, split, own_k + own, own_v + own, path + r * path_row, path_step,
-                step_stride, target, log_target, W, scale, GROUP, HEADS * GROUP, HEADS, DIM, PAGE, STEPS, WHOLE,
+                queries.index(1), q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, context_len, width, out, log_out,
+                W, R, row_blocks, tiles, wide, short, short_split, long_split, scale, 1, HEADS, GROUP, DIM, PAGE,
             )),
-            (produce, (
-                page_table + r * max_pages, keys, values, k_ring, v_ring, k_full, k_empty, v_full, v_empty,
-                first, blocks, head, HEADS, PAGE,
+            (_produce, (
+                page_table, keys, values, k_ring, v_ring, k_full, k_empty, v_full, v_empty, context_len, width,
+                R, row_blocks, tiles, max_pages, wide, short, short_split, long_split, HEADS, GROUP, PAGE,
             )),
         ],
         [4, 1],
@@ -163,27 +158,15 @@ def beam_decode_attention(
     requests, beams, query_heads, dim = q.shape
     heads, page = k_pages.shape[1], k_pages.shape[2]
     group = query_heads // heads
-    max_pages = page_table.shape[1]
-    split_pages = split_pages or default_split_pages(beams * group)
-    splits = triton.cdiv(max_pages, split_pages)
-    out = torch.empty_like(q)
-    part, part_log = out, out
-    if splits > 1:
-        part = torch.empty((splits, *q.shape), dtype=torch.float32, device=q.device)
-        part_log = torch.empty((splits, *q.shape[:3]), dtype=torch.float32, device=q.device)
+    parts = Parts.of(q, page_table.shape[1], split_pages)
+    row_blocks = triton.cdiv(beams * group, 2 * ROWS.value)
+    tiles = row_blocks * heads * parts.splits * requests
     layout = gl.NVMMASharedLayout.get_default_for([page, dim], gl.bfloat16)
-    attend_beams[(triton.cdiv(beams * group, 2 * ROWS.value), heads, splits * requests)](
+    attend_beams[(min(tiles, multiprocessors(q.device)),)](
         q, TensorDescriptor.from_tensor(k_pages.view(-1, dim), [page, dim], layout),
         TensorDescriptor.from_tensor(v_pages.view(-1, dim), [page, dim], layout),
-        page_table, context_len, width, own_k, own_v, path, part, part_log,
-        beams, requests, max_pages, split_pages, own_k.shape[2], own_k.stride(0), path.stride(0), path.stride(1),
-        scale * LOG2_E,
-        HEADS=heads, GROUP=group, DIM=dim, PAGE=page, STEPS=own_k.shape[0], WHOLE=splits == 1,
-        num_warps=4, maxnreg=168,
+        page_table, context_len, width, parts.values, parts.logs,
+        beams, requests, row_blocks, tiles, page_table.shape[1], *parts.rule.arguments, scale * LOG2_E,
+        HEADS=heads, GROUP=group, DIM=dim, PAGE=page, num_warps=4, maxnreg=168,
     )  # fmt: skip
-    if splits > 1:
-        merge[(triton.cdiv(beams * query_heads, 16), requests)](
-            part, part_log, context_len, width, out, beams, requests, split_pages * page,
-            HEADS=query_heads, DIM=dim, ROWS=16, num_warps=4,
-        )  # fmt: skip
-    return out
+    return parts.join(q, own_k, own_v, path, context_len, width, scale, page)

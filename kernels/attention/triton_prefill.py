@@ -8,7 +8,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.attention import prefill
 from kernels.attention.choice import fits_hopper, fits_triton
-from kernels.attention.triton_decode import LOG2_E, attend_block
+from kernels.attention.triton_decode import attend_block
+from kernels.attention.triton_splits import LOG2_E
 
 
 @triton.jit(do_not_specialize=["R", "max_pages"])
