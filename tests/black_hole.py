@@ -10,7 +10,7 @@ class BlackHole:
     """Forwards to a loopback port. ``swallow()`` freezes every connection of this moment; later ones work."""
 
     def __init__(self, port: int) -> None:
-        self.target = port
+        self._target = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._selector = selectors.DefaultSelector()
@@ -20,6 +20,10 @@ class BlackHole:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
+
+    def forward_to(self, port: int) -> None:
+        """Later connections go to another port."""
+        self._target = port
 
     def swallow(self) -> None:
         self._frozen.set()
@@ -46,7 +50,7 @@ class BlackHole:
     def _accept(self) -> None:
         client, _ = self._listener.accept()
         try:
-            server = socket.create_connection(("127.0.0.1", self.target))
+            server = socket.create_connection(("127.0.0.1", self._target))
         except OSError:  # as if nobody listened here
             client.close()
             return
