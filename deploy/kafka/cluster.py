@@ -49,7 +49,7 @@ class KafkaCluster:
         self._installation = installation
         self._directory = directory
         self._secured = secured
-        self._options = options or {}
+        self._options = {} if options is None else options
         self._ports = tuple(ports) or tuple(free_port() for _ in range(brokers))
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self.certificate: Path | None = None
