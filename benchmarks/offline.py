@@ -44,6 +44,7 @@ from benchmarks.summary import (
 from benchmarks.unconstrained import without_constraint
 from engine.catalog.catalog import Catalog
 from engine.errors import RecallstreamError
+from engine.recall_engine import RecallEngine
 
 _CHAIN_RUNS = 7
 _TRANSFORMERS_RUNS = 2
@@ -140,7 +141,7 @@ class Offline:
             return
         self._report.note(load_and_warm_up_s=round(perf_counter() - begin, 2), engine=engine.stats())
         for case in cases:
-            yield ENGINE, case, lambda case=case: run_case(engine, case, self._options.runs).row()  # type: ignore[misc]  # bound now
+            yield ENGINE, case, lambda case=case: self._engine_row(engine, case)  # type: ignore[misc]  # bound now
             if not self._options.tight:
                 yield PIPELINED, case, lambda case=case: run_pipelined(engine, case, self._options.runs).row()  # type: ignore[misc]
             if self._options.floors:
@@ -152,6 +153,10 @@ class Offline:
                 yield SAME_ALONE, case, lambda case=case: {"share": same_alone(engine, case)}  # type: ignore[misc]
             if self._cuda and self._options.profile:
                 yield PROFILE, case, lambda case=case: {"phases_ms": profile_case(engine, case)}  # type: ignore[misc]
+
+    def _engine_row(self, engine: RecallEngine, case: Case) -> Row:
+        row = run_case(engine, case, self._options.runs).row()
+        return row | {"tight": True} if self._options.tight else row
 
     def _free(self, cases: Sequence[Case], model: Path, catalog: Catalog) -> Work:
         """The same engine without a constraint, and with it again, close in time."""

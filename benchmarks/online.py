@@ -25,7 +25,7 @@ from benchmarks.engine_run import load_engine, narrowed, random_catalog, results
 from benchmarks.measure import Timing, WallLimit, wall_ms
 from benchmarks.results import ReportFile, Row
 from benchmarks.shapes import SHAPES, pages_for, write_model
-from benchmarks.summary import ONLINE
+from benchmarks.summary import ONLINE, TRACED
 from benchmarks.timeline import traced
 from consumer.client import RecallClient
 from consumer.serving.service import ServingLoop
@@ -69,7 +69,11 @@ class OnlineOptions:
         beam = f"beam {narrow}" if narrow == wide else f"beams {narrow} to {wide}"
         load = f"{outstanding} outstanding" if self.rate is None else f"{self.rate:g} arrivals a second"
         precision = "" if self.precision == "bf16" else f", {self.precision}"
-        return {"case": f"{beam}, {context}, {load}{precision}", "outstanding": outstanding}
+        return {
+            "case": f"{beam}, {context}, {load}{precision}",
+            "outstanding": outstanding,
+            "mixed": low < high or narrow < wide,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,7 @@ def run_online(
                     rounds.append(report.add({"what": f"round {number + 1}", **options.fields(load), **row}))
                     yield rounds[-1]
             if options.trace and engine.device.type == "cuda":
-                yield report.add({"what": "traced", **options.fields(load), **_traced(kafka, make, options, load)})
+                yield report.add({"what": TRACED, **options.fields(load), **_traced(kafka, make, options, load)})
             counts = {name: value - before[name] for name, value in engine.stats().items()}
             whole = _whole(rounds, alone, counts) | {"card": watch.summary()}
             yield report.add({"what": ONLINE, **options.fields(load), **whole})

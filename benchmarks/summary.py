@@ -10,7 +10,7 @@ ENGINE, PIPELINED, FREE, FLOOR, CHAINED, FLATTENED, TRANSFORMERS = (
     "engine", "engine, two batches in flight", "engine, no constraint", "floor", "chained floor", "flattened beams",
     "transformers",
 )  # fmt: skip
-SAME_ALONE, PROFILE, ONLINE = "same alone", "profile", "online"
+SAME_ALONE, PROFILE, ONLINE, TRACED = "same alone", "profile", "online", "traced"
 FLOOR_TARGETS = {"bf16": 1.03, "fp8": 1.08}
 CHAINED_TARGET, FREE_TARGET = 1.12, 1.01
 RATE_TARGET = 0.92
@@ -75,6 +75,13 @@ class Best:
     floor_rate: float
 
     @property
+    def name(self) -> str:
+        """The case without its batch."""
+        precision = "" if self.case["precision"] == "bf16" else f", {self.case['precision']}"
+        case = f"{self.case['model']}, beam {self.case['beam']}, context {self.case['context']}"
+        return f"{case}, {self.case['score']} scores{precision}"
+
+    @property
     def ratio(self) -> float:
         return self.engine_rate / self.floor_rate
 
@@ -100,6 +107,18 @@ def _rate(row: Row) -> float:
     """Requests a second."""
     rate: float = row["batch"] / row["ms"] * 1e3
     return rate
+
+
+def compared_beams(found: Sequence[Line]) -> Iterator[list[Line]]:
+    """Cases that differ in the beam only, where one of them is a schedule or has a margin; the fixed width first."""
+    groups: dict[tuple[object, ...], list[Line]] = {}
+    for line in found:
+        key = tuple(line.case[name] for name in ("model", "precision", "context", "batch", "score"))
+        groups.setdefault(key, []).append(line)
+    for group in groups.values():
+        fixed = [line for line in group if line.case["beam"].isdigit()]
+        if fixed and len(group) > len(fixed):
+            yield [max(fixed, key=lambda line: int(line.case["beam"])), *(line for line in group if line not in fixed)]
 
 
 def ablated(rows: Sequence[Row]) -> Iterator[tuple[str, Row, Row]]:

@@ -16,9 +16,8 @@ def offline_tables(rows: Sequence[Row]) -> list[Table]:
     if best := list(best_rates(found)):
         table = Table("case", "batch", "requests/s", "floor's batch", "floor's requests/s", "ratio", title="best batch")
         for each in best:
-            case = f"{each.case['case'].rpartition(', batch')[0]}, {each.case['score']}, {each.case['precision']}"
             numbers = (each.engine_batch, f"{each.engine_rate:.1f}", each.floor_batch, f"{each.floor_rate:.1f}")
-            table.add_row(case, *map(str, numbers), f"{each.ratio:.3f}")
+            table.add_row(each.name, *map(str, numbers), f"{each.ratio:.3f}")
         tables.append(table)
     if without := list(ablated(rows)):
         table = Table("engine without", "case", "ms", "with it", "ratio", title="ablation")

@@ -1,6 +1,5 @@
 """``recallstream bench``: the benchmarks of the checkout. They are no part of an installed package."""
 
-import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -46,7 +45,7 @@ class Offline(_Run):
 
     models: list[str] = Field(["qwen3-1.7b"], description="qwen3-0.6b, qwen3-1.7b, qwen3-4b or tiny")
     beams: list[str] = Field(["256"], description="beam widths: one for all levels, or 20/200/900 level by level")
-    margins: list[float] = Field([math.inf], description="score margins of the beams; inf: none")
+    margins: list[str] = Field(["none"], description="score margins of the beams, or none")
     contexts: list[int] = Field([1000, 5000], description="context lengths in tokens")
     batches: list[int] = Field([1, 2, 4, 8], description="requests of a batch")
     scores: list[Score] = Field(["level"], description="what a step's probability is normalised over")
@@ -103,10 +102,10 @@ class Offline(_Run):
         try:
             levels = [tuple(int(width) for width in beam.split("/")) for beam in self.beams]
             beams = [widths[0] if len(widths) == 1 else widths for widths in levels]
-            margins = [None if math.isinf(margin) else margin for margin in self.margins]
+            margins = [None if margin == "none" else float(margin) for margin in self.margins]
             return list(table(self.models, beams, self.contexts, self.batches, self.scores, margins, self.precisions))
         except ValueError as error:
-            raise SettingsError(f"beams: {error}") from error
+            raise SettingsError(f"beams or margins: {error}") from error
 
 
 class Online(_Run):
