@@ -42,7 +42,8 @@ class InFlight(msgspec.Struct, eq=False):
     """Bytes that it counts for in admission: a key or headers may be as large as a value."""
 
     def __post_init__(self) -> None:
-        self.size = record_size(self.record.key, self.record.value, self.record.headers)
+        record = self.record
+        self.size = record_size(record.key, record.value, record.headers)
 
 
 class Outcome(msgspec.Struct, frozen=True, eq=False):

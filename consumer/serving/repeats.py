@@ -72,11 +72,13 @@ class RepeatCache:
     def put(self, identity: Identity, value: bytes, catalog: str) -> None:
         answered = Answered(value, catalog, self._clock())
         with self._lock:
-            self._drop(identity)
+            if identity in self._kept:
+                self._drop(identity)
             self._kept[identity] = answered
             self.size += len(value)
             while len(self._kept) > self._entries or self.size > self._bytes:
-                self._drop(next(iter(self._kept)))
+                _, oldest = self._kept.popitem(last=False)
+                self.size -= len(oldest.value)
 
     def get(self, identity: Identity, catalog: str | None) -> Answered | None:
         """The reply to the same request; ``catalog`` is the version that it asks for."""
@@ -95,6 +97,4 @@ class RepeatCache:
             return found
 
     def _drop(self, identity: Identity) -> None:
-        gone = self._kept.pop(identity, None)
-        if gone is not None:
-            self.size -= len(gone.value)
+        self.size -= len(self._kept.pop(identity).value)
