@@ -34,7 +34,7 @@ from catalog_sync import blob
 from catalog_sync.connection import connect
 from catalog_sync.deltas import DeltaPublisher
 from catalog_sync.embedded import EmbeddedRedis
-from catalog_sync.layout import Keys, Manifest
+from catalog_sync.layout import Manifest
 from catalog_sync.publisher import Publisher
 from catalog_sync.settings import CatalogSettings
 from catalog_sync.watcher import Watcher
@@ -114,7 +114,7 @@ class Plan:
 def publish(plan: Plan, url: str) -> None:
     """The publisher's process: a line of JSON for every delta, written when it is published."""
     with connect(_settings(url)) as client:
-        publisher = DeltaPublisher(client, Keys(NAMESPACE), Publisher(client, NAMESPACE))
+        publisher = DeltaPublisher(Publisher(client, NAMESPACE))
         helper = None
         for delta in range(plan.deltas):
             upserts, withdrawn = plan.added(delta), plan.withdrawn(delta)
@@ -133,7 +133,7 @@ def publish(plan: Plan, url: str) -> None:
 def rebase(url: str, version: str) -> None:
     with connect(_settings(url)) as client:
         begin = time.monotonic()
-        DeltaPublisher(client, Keys(NAMESPACE), Publisher(client, NAMESPACE)).rebase(version)
+        DeltaPublisher(Publisher(client, NAMESPACE)).rebase(version)
         print(json.dumps({"rebase_s": time.monotonic() - begin}), flush=True)
 
 

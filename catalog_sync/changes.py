@@ -88,11 +88,13 @@ def like_parent(items: Catalog, parent: Manifest) -> Catalog:
         raise CatalogError("incompatible", f"version {parent.version} has no field {unknown[0]!r}: build a new base")
     fields = {}
     for name, kind in parent.fields.items():
-        column = items.fields.get(name, pa.nulls(items.items, ARROW_TYPES[kind]))
-        try:
-            fields[name] = column.cast(ARROW_TYPES[kind])
-        except pa.ArrowException as error:
-            raise CatalogError("incompatible", f"field {name!r} is not {kind}: {error}") from error
+        column, wanted = items.fields.get(name), ARROW_TYPES[kind]
+        if column is None or column.null_count == len(column):
+            fields[name] = pa.nulls(items.items, wanted)
+        elif column.type == wanted or (column.type, wanted) == (pa.int64(), pa.float64()):
+            fields[name] = column.cast(wanted)
+        else:
+            raise CatalogError("incompatible", f"field {name!r} is {column.type}, not {kind}")
     return replace(items, fields=fields)
 
 

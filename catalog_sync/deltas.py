@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 from threading import Event
 
 import msgspec
-import redis
 
 from catalog_sync import blob
 from catalog_sync.changes import make_delta
 from catalog_sync.fetch import CHAIN_LIMIT, Link, decode_as, fetch_blob, fetch_chain, fetch_full, fetch_manifest
-from catalog_sync.layout import Keys, Manifest, Pointer
+from catalog_sync.layout import Manifest, Pointer
 from catalog_sync.publisher import Publisher
 from engine.catalog.catalog import Catalog, Ids
 from engine.catalog.delta import Delta, Overlay
@@ -35,8 +34,8 @@ class Head:
 class DeltaPublisher:
     """Publishes deltas over the current version of a model. Redis errors pass through; the rest is CatalogError."""
 
-    def __init__(self, client: redis.Redis, keys: Keys, publisher: Publisher, sign: Sign = unsigned) -> None:
-        self._redis, self._keys, self._publisher, self._sign = client, keys, publisher, sign
+    def __init__(self, publisher: Publisher, sign: Sign = unsigned) -> None:
+        self._redis, self._keys, self._publisher, self._sign = publisher.client, publisher.keys, publisher, sign
 
     def head(self, model: str) -> Head:
         """Raises CatalogError ``no_version``, and what ``fetch_manifest`` raises."""

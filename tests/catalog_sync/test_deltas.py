@@ -41,7 +41,7 @@ def start(fleet: Fleet, *items: Item) -> Pointer:
 
 
 def publisher_of(fleet: Fleet) -> DeltaPublisher:
-    return DeltaPublisher(fleet.redis, fleet.keys, fleet.publisher)
+    return DeltaPublisher(fleet.publisher)
 
 
 def change(fleet: Fleet, add: list[Item] | None = None, withdraw: list[int] | None = None) -> Pointer:
