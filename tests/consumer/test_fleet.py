@@ -303,6 +303,19 @@ def test_a_process_that_has_gone_is_not_ready_and_has_no_other_series(made: Made
     assert client.get("/gpus/2/status").json()["gpu"] == "2"
 
 
+def test_restarts_do_not_grow_the_number_of_series(made: Made, client: httpx.Client) -> None:
+    def series() -> list[tuple[str, str]]:
+        found = samples(client.get("/metrics").text)
+        return sorted((name, gpu) for name, gpus in found.items() for gpu in gpus)
+
+    before = series()
+    for _ in range(20):
+        made.end("5", 1)
+        made.turn(made.pause() + 1.0)
+    assert made.launched == 2 + 20
+    assert series() == before
+
+
 def test_the_status_lists_every_gpu(made: Made, client: httpx.Client) -> None:
     made.end("5", 1)
     status = client.get("/status").json()

@@ -7,6 +7,7 @@ from consumer.service.settings import ServiceSettings
 from consumer.service.status import ServiceStatus
 from consumer.serving.observer import ReplyTimes
 from consumer.serving.snapshot import PartitionSnapshot, ServingSnapshot
+from consumer.stream.group import GroupView
 
 SETTINGS = ServiceSettings.model_validate(
     {"engine": {"model": "m"}, "http": {"stalled_after_s": 60.0}, "kafka": {"sasl_password": "hunter2"}}
@@ -46,8 +47,10 @@ def watcher(active: str | None = "v2", **changes: Any) -> WatcherSnapshot:
     return WatcherSnapshot(**values | changes)
 
 
-def partition(number: int = 0, committed: int | None = 90, lag: int | None = 10) -> PartitionSnapshot:
-    return PartitionSnapshot("recall.requests", number, 1, 95, committed, 100, lag, 0.25, 5)
+def partition(
+    number: int = 0, committed: int | None = 90, lag: int | None = 10, topic: str = "recall.requests"
+) -> PartitionSnapshot:
+    return PartitionSnapshot(topic, number, 1, 95, committed, 100, lag, 0.25, 5)
 
 
 def serving(*partitions: PartitionSnapshot, **changes: Any) -> ServingSnapshot:
@@ -150,3 +153,46 @@ def test_gauges_follow_and_partitions_that_left_are_gone() -> None:
     assert value("recallstream_catalog_info", {"role": "active", "version": "v2"}) is None
     assert value("recallstream_catalog_info", {"role": "active", "version": "v3"}) == 1
     assert value("recallstream_catalog_refusals_total", {"reason": "checksum"}) == 3
+
+
+def test_a_topic_that_is_no_longer_served_leaves_no_series() -> None:
+    status = ServiceStatus(SETTINGS)
+    status.serving = loop = Fixed(serving(partition(0), partition(0, topic="other")))
+    status.refresh()
+    assert topics_of(status) == {"recall.requests", "other"}
+    loop.now = serving(partition(0))
+    status.refresh()
+    assert topics_of(status) == {"recall.requests"}
+
+
+def topics_of(status: ServiceStatus) -> set[str]:
+    samples = (sample for family in status.registry.collect() for sample in family.samples)
+    return {sample.labels["topic"] for sample in samples if "topic" in sample.labels}
+
+
+def test_a_hundred_catalog_versions_leave_two_series() -> None:
+    status = ServiceStatus(SETTINGS)
+    status.watcher = catalog = Fixed(watcher())
+    for number in range(100):
+        catalog.now = watcher(active=f"v{number + 1}", previous=f"v{number}")
+        status.refresh()
+    (family,) = (family for family in status.registry.collect() if family.name == "recallstream_catalog_info")
+    shown = {(sample.labels["role"], sample.labels["version"]) for sample in family.samples}
+    assert shown == {("active", "v100"), ("previous", "v99")}
+
+
+def test_the_group_protocol_is_shown_and_the_one_before_is_gone() -> None:
+    status = ServiceStatus(SETTINGS)
+    refused = "consumer.session.timeout.ms: Group authorization failed."
+    status.serving = loop = Fixed(serving(group=GroupView("consumer", refused)))
+    status.refresh()
+    value = status.registry.get_sample_value
+    assert value("recallstream_group_protocol", {"protocol": "consumer"}) == 1
+    assert value("recallstream_group_config_refused") == 1
+    stream = status.status()["stream"]
+    assert (stream["group_protocol"], stream["group_config_refused"]) == ("consumer", refused)
+    loop.now = serving(group=GroupView("classic"))
+    status.refresh()
+    assert value("recallstream_group_protocol", {"protocol": "consumer"}) is None
+    assert value("recallstream_group_protocol", {"protocol": "classic"}) == 1
+    assert value("recallstream_group_config_refused") == 0

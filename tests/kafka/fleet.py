@@ -31,6 +31,7 @@ class Group:
     name: str
     flags: list[str]
     logs: Path
+    catalog: CatalogSettings
     members: list[ServeProcess] = field(default_factory=list)
     started: int = 0
 
@@ -82,7 +83,7 @@ def group(cluster: KafkaCluster, scratch: Path, *flags: str) -> Iterator[Group]:
     with EmbeddedRedis() as redis:
         catalog = CatalogSettings.model_validate({"url": redis.url})
         publish(catalog, ITEMS, name)
-        made = Group(cluster, name, [], scratch)
+        made = Group(cluster, name, [], scratch, catalog)
         requests, replies, dead_letters = made.topics
         made.flags = [
             f"--engine.model={write_model(MODEL, scratch / 'model')}",

@@ -73,6 +73,11 @@ class ServeProcess:
         status = self._get("/status")
         return (status["stream"]["lag_messages"], status["stream"]["lag_seconds"]) if status else (None, None)
 
+    def catalog(self) -> dict[str, Any]:
+        """What it says of its catalog; empty if it does not answer."""
+        status = self._get("/status")
+        return status["catalog"] if status else {}
+
     def stages(self) -> Stages | None:
         """None if it does not answer."""
         if (status := self._get("/status")) is None:
