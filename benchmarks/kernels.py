@@ -65,6 +65,7 @@ def select_rows(bandwidth: float) -> Iterator[Row]:
         "1M": lambda: uniform_trie(1_000_000),
         "10M": lambda: uniform_trie(10_000_000),
         "1M skewed": lambda: skewed_trie(1_000_000),
+        "10M skewed": lambda: skewed_trie(10_000_000),
         "unconstrained": full_trie,
     }
     for name, make in tries.items():

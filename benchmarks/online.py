@@ -47,31 +47,40 @@ _TOP_K = 100
 
 
 @dataclass(frozen=True, slots=True)
+class Pressure:
+    """So many requests in the air at a time, or, with ``rate``, so many arrivals a second at random moments."""
+
+    outstanding: int
+    rate: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.outstanding} outstanding" if self.rate is None else f"{self.rate:g} arrivals a second"
+
+
+@dataclass(frozen=True, slots=True)
 class OnlineOptions:
     """Contexts and widths are uniform between their two ends.
 
-    ``outstanding``: requests in the air, one measurement each; ``rate``: arrivals a second instead, at random;
+    ``pressures``: one measurement each;
     ``requests`` of each round; ``trace``: one more round, profiled, on CUDA.
     """
 
     contexts: tuple[int, int]
     widths: tuple[int, int]
-    outstanding: tuple[int, ...] = (4,)
-    rate: float | None = None
+    pressures: tuple[Pressure, ...] = (Pressure(4),)
     requests: int = 100
     rounds: int = 3
     precision: Precision = "bf16"
     trace: bool = False
 
-    def fields(self, outstanding: int) -> dict[str, object]:
+    def fields(self, pressure: Pressure) -> dict[str, object]:
         (low, high), (narrow, wide) = self.contexts, self.widths
         context = f"context {low}" if low == high else f"contexts {low} to {high}"
         beam = f"beam {narrow}" if narrow == wide else f"beams {narrow} to {wide}"
-        load = f"{outstanding} outstanding" if self.rate is None else f"{self.rate:g} arrivals a second"
         precision = "" if self.precision == "bf16" else f", {self.precision}"
         return {
-            "case": f"{beam}, {context}, {load}{precision}",
-            "outstanding": outstanding,
+            "case": f"{beam}, {context}, {pressure}{precision}",
+            "outstanding": pressure.outstanding,
             "mixed": low < high or narrow < wide,
         }
 
@@ -114,7 +123,7 @@ def loaded_model(model: str, items: int, options: OnlineOptions, device: torch.d
         shape = SHAPES.get(model)
         path = Path(model) if shape is None else write_model(shape, Path(scratch), device)
         spec = ModelSpec.load(path)
-        batch = min(2 * max(options.outstanding), BatchSettings().max_requests)
+        batch = min(2 * max(each.outstanding for each in options.pressures), BatchSettings().max_requests)
         width = max(options.widths[1], _TOP_K)
         values: dict[str, Any] = {
             "model": path,
@@ -140,7 +149,7 @@ def run_online(
     Raises RecallstreamError if the service does not answer.
     """
     make = LoadMaker(engine, options, items)
-    offline = {load: report.add(offline_rate(engine, make, options, load)) for load in options.outstanding}
+    offline = {load: report.add(offline_rate(engine, make, options, load)) for load in options.pressures}
     with _service(engine) as kafka:
         for load, alone in offline.items():
             yield alone
@@ -149,7 +158,7 @@ def run_online(
                 for number in range(options.rounds):
                     if limit.passed:
                         return
-                    row = asyncio.run(_round(kafka, make.take(options.requests), load, options.rate))
+                    row = asyncio.run(_round(kafka, make.take(options.requests), load))
                     rounds.append(report.add({"what": f"round {number + 1}", **options.fields(load), **row}))
                     yield rounds[-1]
             if options.trace and engine.device.type == "cuda":
@@ -159,10 +168,10 @@ def run_online(
             yield report.add({"what": ONLINE, **options.fields(load), **whole})
 
 
-def _traced(kafka: KafkaSettings, make: LoadMaker, options: OnlineOptions, load: int) -> Row:
+def _traced(kafka: KafkaSettings, make: LoadMaker, options: OnlineOptions, load: Pressure) -> Row:
     """A round under the profiler, which makes it slower; how busy the device was."""
     with traced() as timeline:
-        row = asyncio.run(_round(kafka, make.take(options.requests), load, options.rate))
+        row = asyncio.run(_round(kafka, make.take(options.requests), load))
     return row | {"device": timeline.row()}
 
 
@@ -193,17 +202,17 @@ def _padded(counts: Mapping[str, float], what: str) -> float | None:
     return round(padding / (real + padding), 4) if real else None
 
 
-def offline_rate(engine: RecallEngine, make: LoadMaker, options: OnlineOptions, batch: int) -> Row:
+def offline_rate(engine: RecallEngine, make: LoadMaker, options: OnlineOptions, pressure: Pressure) -> Row:
     """The engine alone, one batch after another; the first two are not counted."""
 
     def call() -> None:
-        results(engine.recall(_requests(engine, make.take(batch))))
+        results(engine.recall(_requests(engine, make.take(pressure.outstanding))))
 
     for _ in range(2):
         call()
     timing = Timing.of([wall_ms(call, 1).median_ms for _ in range(_OFFLINE_RUNS)])
-    rate = round(batch / timing.median_ms * 1e3, 3)
-    return {"what": "offline", **options.fields(batch), **timing.row(), "requests_per_s": rate}
+    rate = round(pressure.outstanding / timing.median_ms * 1e3, 3)
+    return {"what": "offline", **options.fields(pressure), **timing.row(), "requests_per_s": rate}
 
 
 def _requests(engine: RecallEngine, loads: Sequence[Load]) -> list[RecallRequest]:
@@ -243,8 +252,8 @@ def _wait_until_joined(loop: ServingLoop) -> None:
         time.sleep(0.01)
 
 
-async def _round(kafka: KafkaSettings, loads: Sequence[Load], outstanding: int, rate: float | None) -> Row:
-    """All of ``loads``, so many in the air at a time, or each at its random moment."""
+async def _round(kafka: KafkaSettings, loads: Sequence[Load], pressure: Pressure) -> Row:
+    """All of ``loads`` under this pressure."""
     latencies: list[float] = []
     stages: dict[str, list[float]] = {}
 
@@ -260,7 +269,10 @@ async def _round(kafka: KafkaSettings, loads: Sequence[Load], outstanding: int, 
                 stages.setdefault(stage, []).append(milliseconds)
 
         begin = time.perf_counter()
-        await (_closed_loop(send, loads, outstanding) if rate is None else _arrivals(send, loads, rate))
+        if pressure.rate is None:
+            await _closed_loop(send, loads, pressure.outstanding)
+        else:
+            await _arrivals(send, loads, pressure.rate)
         seconds = time.perf_counter() - begin
     percentiles = quantiles(latencies, n=100, method="inclusive") if len(latencies) > 1 else latencies * 99
     return {

@@ -1,6 +1,7 @@
 """``recallstream bench``: the benchmarks of the checkout. They are no part of an installed package."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from benchmarks.cases import Case
+    from benchmarks.online import Pressure
 
 _CHECKOUT = Path(__file__).parents[2]
 
@@ -115,7 +117,9 @@ class Online(_Run):
     contexts: list[int] = Field([5000], min_length=1, max_length=2, description="context tokens, or least and most")
     beams: list[int] = Field([256], min_length=1, max_length=2, description="beam width, or least and most")
     outstanding: list[int] = Field([4], min_length=1, description="requests in the air at a time; one measurement each")
-    rate: float | None = Field(None, gt=0, description="arrivals a second, at random, whatever is in the air")
+    rates: list[float] = Field(
+        [], description="arrivals a second instead, at random, whatever is in the air; one measurement each"
+    )
     requests: int = Field(100, ge=2, description="requests of a round")
     rounds: int = Field(3, ge=1, description="rounds")
     precision: Literal["bf16", "fp8"] = Field("bf16", description="of products; fp8 where the device has it")
@@ -135,8 +139,7 @@ class Online(_Run):
         options = OnlineOptions(
             contexts=(self.contexts[0], self.contexts[-1]),
             widths=(self.beams[0], self.beams[-1]),
-            outstanding=tuple(self.outstanding),
-            rate=self.rate,
+            pressures=tuple(self._pressures()),
             requests=self.requests,
             rounds=self.rounds,
             precision=self.precision,
@@ -150,6 +153,14 @@ class Online(_Run):
                 console.print(f"{row['what']}: {row['requests_per_s']} requests/s", highlight=False)
         for each in online_tables(report.rows):
             console.print(each)
+
+    def _pressures(self) -> "Iterator[Pressure]":
+        from benchmarks.online import Pressure
+
+        for outstanding in () if self.rates else self.outstanding:
+            yield Pressure(outstanding)
+        for rate in self.rates:
+            yield Pressure(max(self.outstanding), rate)
 
 
 class Kernels(_Run):

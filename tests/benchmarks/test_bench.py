@@ -135,7 +135,7 @@ def test_an_online_run_answers_every_request_through_kafka(tmp_path: Path) -> No
 
 def test_random_arrivals_are_all_answered(tmp_path: Path) -> None:
     out = tmp_path / "online.json"
-    flags = "--contexts 40 --beams 8 --items 2000 --requests 8 --rounds 1 --rate 200"
+    flags = "--contexts 40 --beams 8 --items 2000 --requests 8 --rounds 1 --rates 200"
     assert bench(f"online --model {DEMO} {flags}", out) == 0
     offline, first, _ = rows_of(out)
     assert offline["case"] == "beam 8, context 40, 200 arrivals a second"
