@@ -49,14 +49,14 @@ class Exactness:
     def __init__(
         self, shape: Shape, catalog: Catalog, width: int, contexts: Sequence[int], scratch: Path, device: torch.device
     ) -> None:
-        self._catalog, self._device = catalog, device
-        self._model = write_model(shape, scratch / shape.name.replace(" ", "-"), device)
+        self.catalog, self._device = catalog, device
+        self.model = write_model(shape, scratch / shape.name.replace(" ", "-"), device)
         self._case = (
             f"{shape.name}, {catalog.trie.items:,} items, beam {width}, contexts {contexts[0]} to {contexts[-1]}"
         )
         self._width = width
         random = np.random.default_rng(3)
-        self._requests = [
+        self.requests = [
             RecallRequest(
                 beam=BeamPolicy((width,) * shape.levels),
                 top_k=width,
@@ -70,8 +70,8 @@ class Exactness:
     def against_oracle(self) -> Row:
         """Float32 against ``engine/reference``."""
         largest, same = 0.0, 0
-        for request, answer in zip(self._requests, self._answers(self.engine("fp32")), strict=True):
-            oracle = oracle_recall(self._model, self._catalog, request)
+        for request, answer in zip(self.requests, self._answers(self.engine("fp32")), strict=True):
+            oracle = oracle_recall(self.model, self.catalog, request)
             largest = max(largest, float(np.abs(answer.scores - np.array(oracle.scores)).max()))
             same += answer.items.tolist() == list(oracle.items)  # type: ignore[union-attr]  # ids are numbers here
         right = largest <= EPSILON
@@ -80,7 +80,7 @@ class Exactness:
     def against_float64(self) -> Row:
         """Float32 against the float64 search on the device."""
         answers = self._answers(self.engine("fp32"))
-        references = self._references(rounded=False)
+        references = self.references(rounded=False)
         judged = [judge(answer, beams) for answer, beams in zip(answers, references, strict=True)]
         return self._row(
             "float32 against float64",
@@ -91,7 +91,7 @@ class Exactness:
 
     def against_rounded(self, kinds: Sequence[str]) -> Iterator[Row]:
         """Each kind of products against bfloat16 inputs accumulated in float32."""
-        references = self._references(rounded=True)
+        references = self.references(rounded=True)
         for kind in kinds:
             pairs = list(zip(self._answers(self.engine(kind)), references, strict=True))
             shares = [overlap(answer, beams) for answer, beams in pairs]
@@ -103,9 +103,9 @@ class Exactness:
     def alone_and_together(self, kind: str) -> Row:
         """Answers alone, in the batch, and in the batch turned around."""
         engine = self.engine(kind)
-        alone = [results(engine.recall([request]))[0] for request in self._requests]
+        alone = [results(engine.recall([request]))[0] for request in self.requests]
         together = self._answers(engine)
-        turned = results(engine.recall(self._requests[::-1]))[::-1]
+        turned = results(engine.recall(self.requests[::-1]))[::-1]
         return self._row(
             f"{kind}, alone, in a batch, at another place",
             batch_same_as_alone=share_of(alone, together, same_bits),
@@ -120,34 +120,34 @@ class Exactness:
         )
 
     def engine(self, kind: str) -> RecallEngine:
-        longest = max(len(request.tokens) for request in self._requests)  # type: ignore[arg-type]  # all have tokens
+        longest = max(len(request.tokens) for request in self.requests)  # type: ignore[arg-type]  # all have tokens
         settings: dict[str, Any] = {
-            "model": self._model,
+            "model": self.model,
             "device": self._device.type,
             "precision": kind,
-            "max_batch": len(self._requests),
-            "max_batch_tokens": len(self._requests) * (longest + CHUNK),
-            "max_batch_rows": len(self._requests) * self._width,
+            "max_batch": len(self.requests),
+            "max_batch_tokens": len(self.requests) * (longest + CHUNK),
+            "max_batch_rows": len(self.requests) * self._width,
             "max_width": self._width,
             "max_top_k": self._width,
-            "context_pages": 2 * len(self._requests) * -(-longest // CHUNK),
+            "context_pages": 2 * len(self.requests) * -(-longest // CHUNK),
             "max_graphs": 48,
         }
-        return load_engine(EngineSettings(**settings), self._catalog)
+        return load_engine(EngineSettings(**settings), self.catalog)
 
     def _answers(self, engine: RecallEngine) -> list[RecallResult]:
-        return results(engine.recall(self._requests))
+        return results(engine.recall(self.requests))
 
-    def _references(self, *, rounded: bool) -> list[Beams]:
-        decoder = ReferenceDecoder(self._model, self._device, rounded=rounded)
+    def references(self, *, rounded: bool) -> list[Beams]:
+        decoder = ReferenceDecoder(self.model, self._device, rounded=rounded)
         with torch.inference_mode():
             return [
-                search(decoder, self._catalog.trie, request.tokens, request.beam.widths, EPSILON)  # type: ignore[arg-type]
-                for request in self._requests
+                search(decoder, self.catalog.trie, request.tokens, request.beam.widths, EPSILON)  # type: ignore[arg-type]
+                for request in self.requests
             ]
 
     def _row(self, what: str, **found: object) -> Row:
-        return {"what": what, "case": self._case, "requests": len(self._requests), **found}
+        return {"what": what, "case": self._case, "requests": len(self.requests), **found}
 
 
 def judge(answer: RecallResult, beams: Beams) -> dict[str, Any]:
