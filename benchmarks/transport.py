@@ -138,9 +138,13 @@ def drain(peer: Peer, kafka: KafkaSettings, batch: BatchSettings, count: int) ->
     answered = end.replies - begin.replies
     if answered < count // 2:
         raise ValueError(f"{count} requests are too few to be timed: more than half were answered between two looks")
+    threads = {name: (spent - begin.threads[name]) / answered * 1e6 for name, spent in end.threads.items()}
+    cpu_us = (end.cpu - begin.cpu) / answered * 1e6
     return {
         "replies_per_s": answered / (end.at - begin.at),
-        "cpu_us": (end.cpu - begin.cpu) / answered * 1e6,
+        "cpu_us": cpu_us,
+        **{f"{name}_us": spent for name, spent in threads.items()},
+        "client_us": cpu_us - sum(threads.values()),
     }
 
 

@@ -144,11 +144,18 @@ def _transport(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
     names = {"replies_per_s": "replies/s", "cpu_us": "CPU µs/request", "p50_ms": "p50 ms", "p99_ms": "p99 ms"}
     rows = [(row["case"], row["what"], *(_figure(row.get(name)) for name in names)) for row in report["rows"]]
     yield from table(("", "", *names.values()), rows)
+    yield _threads(report["rows"][0])
     wanted = report["targets"]
     cpu = f"at most {wanted['cpu_us']:g} µs of CPU {_met(report['cpu_us'] <= wanted['cpu_us'])}"
     rate = f"{wanted['replies_per_s']:,.0f} replies/s {_met(report['replies_per_s'] >= wanted['replies_per_s'])}"
     added = f"at most {wanted['added_p50_ms']:g} ms added p50 {_met(report['added_p50_ms'] <= wanted['added_p50_ms'])}"
     yield f"Targets: {cpu}; {rate}; {added} ({report['added_p50_ms']:.2f} ms; p99 {report['added_p99_ms']:+.2f} ms).\n"
+
+
+def _threads(row: Mapping[str, Any]) -> str:
+    """Where the service's CPU goes."""
+    parts = ", ".join(f"{name} {row[name + '_us']:.1f}" for name in ("intake", "device", "replies", "client"))
+    return f"Of the service's {row['cpu_us']:.1f} µs a request, by thread: {parts} (librdkafka's own threads).\n"
 
 
 def _figure(value: float | None) -> str:
