@@ -24,7 +24,7 @@ WHOLE = 1 << 20
 """Pages of a split: more than there are, so that the context is not split."""
 SPLIT = 10
 DECODE = [
-    (256, 1000, 1), (256, 1000, 4), (256, 1000, 8), (256, 5000, 1), (256, 5000, 4), (256, 5000, 8),
+    (256, 5000, 1), (256, 5000, 4), (256, 5000, 8), (256, 1000, 1), (256, 1000, 4), (256, 1000, 8),
     (900, 1000, 1), (900, 1000, 4), (900, 1000, 8), (900, 5000, 4), (512, 1000, 4), (512, 5000, 4),
     (128, 10000, 1), (512, 10000, 4), (1024, 5000, 1), (128, 1000, 4), (128, 5000, 4), (1024, 1000, 4),
 ]  # fmt: skip
@@ -96,7 +96,7 @@ def decode_row(beams: int, context: int, batch: int) -> Row:
     shape = Case(SHAPES["qwen3-1.7b"], beams, context, batch)
     flattened = fastest_flattened(shape, torch.device("cuda"), torch.bfloat16)
     row["flattened_us"] = float(flattened.tried[flattened.name]) * 1e3
-    row["flattened"] = flattened.name
+    row["flattened_by"] = flattened.name
     row = over_library(row)
     best = min(us for name, us in row.items() if name.startswith("gluon"))
     return row | {"flattened_over_ours": row["flattened_us"] / best}

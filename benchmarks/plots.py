@@ -10,7 +10,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from benchmarks.results import RESULTS, Row, load
-from benchmarks.summary import Line, ablated, lines
+from benchmarks.summary import Best, Line, ablated, best_rates, lines
 
 PLOTS = Path(__file__).parents[1] / "docs" / "plots"
 _SERIES = {
@@ -19,6 +19,13 @@ _SERIES = {
     "chained": ("floor, chained", "#8d8d8d"),
     "flattened": ("flattened beams", "#d98e4a"),
 }
+_ATTENTION = (
+    (r"gluon\w*_us", "ours, own tokens included", "#1f6f8b"),
+    ("cudnn_us", "cuDNN, context only", "#8d8d8d"),
+    ("flattened_us", "flattened beams", "#d98e4a"),
+)
+_FIGURE = ("precision", "beam", "score")
+"""What lines of one figure share."""
 _BAR = 0.2
 _STYLE: Any = {
     "svg.hashsalt": "recallstream",  # the same data give the same file
@@ -34,11 +41,18 @@ def plots(results: Path) -> Iterator[tuple[str, Figure]]:
     """Name of the file and figure, of every run that has something to show."""
     for path in sorted(results.glob("offline*.json")):
         rows = load(path)["rows"]
-        for (beam, score), group in groupby(lines(rows), key=lambda line: (line.case["beam"], line.case["score"])):
-            suffix = "" if score == "level" else f"-{score}"
-            yield f"{path.stem}-beam{re.sub('[/ ]', '-', beam)}{suffix}.svg", _cases(list(group))
+        floored = [line for line in lines(rows) if line.floor is not None and "ms" in line.floor]
+        for key, group in groupby(floored, key=lambda line: tuple(line.case[name] for name in _FIGURE)):
+            suffix = "".join(f"-{value}" for value in key if value not in ("bf16", "level"))
+            yield f"{path.stem}-beam{re.sub('[/ ]', '-', suffix.lstrip('-'))}.svg", _cases(list(group))
+        if best := list(best_rates(floored)):
+            yield f"{path.stem}-rates.svg", _rates(best)
         if without := list(ablated(rows)):
             yield f"{path.stem}-ablation.svg", _ablation(without)
+    for path in sorted(results.glob("kernels*.json")):
+        rows = [row for row in load(path)["rows"] if row["kernel"] == "decode attention" and "flattened_us" in row]
+        if rows:
+            yield f"{path.stem}-decode-attention.svg", _attention(rows)
 
 
 def _cases(found: Sequence[Line]) -> Figure:
@@ -58,7 +72,40 @@ def _cases(found: Sequence[Line]) -> Figure:
     panels[0].set_ylabel("milliseconds")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(_SERIES), frameon=False)
     case = found[0].case
-    figure.suptitle(f"{case['model']}, beam {case['beam']}")
+    figure.suptitle(f"{case['model']}, {case['precision']}, beam {case['beam']}, {case['score']} scores")
+    return figure
+
+
+def _rates(best: Sequence[Best]) -> Figure:
+    """Requests a second beside the floor's."""
+    figure = Figure(figsize=(6.4, 0.42 * len(best) + 1.2), layout="constrained")
+    axes = figure.subplots()
+    places = range(len(best))
+    for offset, series, rates in (
+        (-0.5, "engine", [each.engine_rate for each in best]),
+        (0.5, "floor", [each.floor_rate for each in best]),
+    ):
+        label, color = _SERIES[series]
+        axes.barh([place + offset * 0.38 for place in places], rates, 0.38, label=label, color=color)
+    axes.set_yticks(places, [each.name for each in best])
+    axes.invert_yaxis()
+    axes.set_xlabel("requests a second at a mean latency of at most 100 ms")
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+def _attention(rows: Sequence[Row]) -> Figure:
+    """Microseconds of one layer, on a logarithmic scale."""
+    figure = Figure(figsize=(6.4, 0.42 * len(rows) + 1.2), layout="constrained")
+    axes = figure.subplots()
+    for place, (name, label, color) in enumerate(_ATTENTION):
+        values = [min(us for key, us in row.items() if re.fullmatch(name, key)) for row in rows]
+        axes.barh([x + (place - 1) * 0.27 for x in range(len(rows))], values, 0.27, label=label, color=color)
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(rows)), [row["case"] for row in rows])
+    axes.invert_yaxis()
+    axes.set_xlabel("decode attention of one layer, microseconds")
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 

@@ -1,12 +1,15 @@
 """The section of ``recallstream bench kernels`` on the page of measured results."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from docs.markdown import plain, table, where
 
+PLOTS = Path(__file__).parent / "plots"
 
-def kernels_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
+
+def kernels_section(stem: str, report: Mapping[str, Any]) -> Iterator[str]:
     yield "## Kernels\n"
     yield f"{where(report)}. Microseconds unless said otherwise; every kernel is checked before it is timed.\n"
     rows = report["rows"]
@@ -22,3 +25,4 @@ def kernels_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
             ("case", *(column.removesuffix("_us").replace("_", " ") for column in columns)),
             [(row["case"], *(plain(row.get(column)) for column in columns)) for row in here],
         )
+    yield from (f"![{plot.stem}](plots/{plot.name})\n" for plot in sorted(PLOTS.glob(f"{stem}-*.svg")))

@@ -18,6 +18,7 @@ from benchmarks.summary import (
 )
 from docs.markdown import table
 
+RATE_MODEL = "qwen3-0.6b"
 OF_OFFLINE_TARGET, TAIL_TARGET = 0.93, 1.3
 GRAPH_HITS, PADDED, IDLE = 0.99, 0.25, 0.05
 MEMORY_FACTOR, MEMORY_GB = 1.1, 1.0
@@ -87,7 +88,7 @@ def _of_offline(found: Sequence[Line]) -> Iterator[Target]:
         "requests/s at a mean latency of 100 ms, over the floor's at its best batch",
         f"≥ {RATE_TARGET}",
         [Value(f"{best.name}, batch {best.engine_batch}", best.ratio, best.ratio >= RATE_TARGET)
-         for best in best_rates(found)],
+         for best in best_rates(found) if best.case["model"] == RATE_MODEL],
         lower_is_better=False,
     )  # fmt: skip
 
