@@ -27,7 +27,7 @@ class Gpu:
     is_cuda: bool
 
     def settings(self, settings: ServiceSettings) -> ServiceSettings:
-        """What its process gets: a name, a static group membership and a catalog directory of its own.
+        """What its process gets: names in the group and in transactions, and a catalog directory, of its own.
 
         Raises pydantic's ValidationError if the name does not fit.
         """
@@ -37,12 +37,13 @@ class Gpu:
             "instance": f"{catalog.instance}-{suffix}",
             "disk": catalog.disk and catalog.disk / suffix,
         }
-        member = kafka.instance_id and f"{kafka.instance_id}-{suffix}"
+        given = {"instance_id": kafka.instance_id, "transactional_id": kafka.transactional_id}
+        names = {field: name and f"{name}-{suffix}" for field, name in given.items()}
         device = {"device": "cuda"} if self.is_cuda else {}
         return settings.model_copy(
             update={
                 "catalog": CatalogSettings.model_validate(catalog.model_dump() | changes),
-                "kafka": kafka.model_copy(update={"instance_id": member}),
+                "kafka": kafka.model_copy(update=names),
                 "engine": settings.engine.model_copy(update=device),
             }
         )

@@ -27,11 +27,12 @@ class Deadline:
     """A budget that several steps share: ``seconds`` from the moment it is made."""
 
     def __init__(self, seconds: float, now: float) -> None:
-        self.at = now + seconds
+        self._seconds = seconds
+        self._at = now + seconds
 
-    def left(self, now: float) -> float:
-        """Seconds that remain, never negative."""
-        return max(0.0, self.at - now)
+    def left(self, now: float, *, keep: float = 0.0) -> float:
+        """Seconds that remain, never negative; ``keep``: a share of the whole that is left to a later step."""
+        return max(0.0, self._at - keep * self._seconds - now)
 
 
 class DeadlineHeap:

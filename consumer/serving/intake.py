@@ -2,13 +2,14 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from consumer.serving.admission import AdmissionGate, Flow
 from consumer.serving.bad_records import BadRecordLimit
 from consumer.serving.batch_queue import BatchQueue
+from consumer.serving.commits import Commits
 from consumer.serving.deadlines import Deadline, Moment
 from consumer.serving.in_flight import Denied, InFlight, Outcome, Repeat
 from consumer.serving.observer import ServingObserver
@@ -27,8 +28,6 @@ _HOLD_S = 0.01
 _PUBLISH_S = 0.2
 _HOPELESS_S = 1.0
 """For leaving a group whose brokers are away."""
-_COMMIT_AGAIN_S = 1.0
-"""A commit that failed is repeated after this."""
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +62,7 @@ class Intake:
         clock: Callable[[], float],
         halted: Callable[[], bool],
         limit: BadRecordLimit,
+        commits: Commits,
     ) -> None:
         self.view = IntakeView()
         self.tick = clock()
@@ -74,6 +74,7 @@ class Intake:
         self._clock = clock
         self._halted = halted
         self._limit = limit
+        self._commits = commits
         self._tracker = OffsetTracker()
         self._gate = AdmissionGate(batch, kafka.max_message_bytes)
         self._done: SimpleQueue[Sequence[InFlight]] = SimpleQueue()
@@ -81,8 +82,6 @@ class Intake:
         self._bytes = 0
         self._paused_at: float | None = None
         self._joined = False
-        self._commit_due = 0.0
-        self._commit_again = 0.0
         self._publish_due = 0.0
         self._drain: Deadline | None = None
         self._consumer = RequestConsumer(kafka, self)
@@ -139,6 +138,7 @@ class Intake:
             item = read if isinstance(read, InFlight) else read.item
             self._in_flight += 1
             self._bytes += item.size
+            self._commits.delivered(item)
             if isinstance(read, InFlight):
                 queued.append(read)
             else:
@@ -173,57 +173,51 @@ class Intake:
             self._consumer.resume()
 
     def _commit(self, *, at_once: bool = False) -> None:
-        now = self._clock()
-        if self._halted() or ((now < self._commit_due or self._consumer.committing) and not at_once):
-            return
-        self._commit_due = now + self._settings.commit_interval_ms / 1000
-        moved = False
-        for partition, offset in list(self._tracker.committable()):
-            if self._consumer.store(partition, offset):
-                self._tracker.stored(partition, offset)
-                moved = True
-        pending = self._tracker.uncommitted()
-        if pending and (moved or at_once or now >= self._commit_again):
-            self._commit_again = now + _COMMIT_AGAIN_S
-            self._consumer.commit(pending)
+        if not self._halted():
+            self._commits.commit(self._consumer, self._tracker, at_once=at_once)
 
     # --- the end --------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
         self._drain = budget = Deadline(self._settings.drain_s, self._clock())
         self._consumer.pause()
-        while self._tracker.unfinished(self._tracker.owned()) and budget.left(self._clock()) and not self._halted():
+        while self._tracker.unfinished(self._tracker.owned()) and self._may_wait(budget):
             # The group is still served. What a pause did not stop is not tracked: the next owner reads it again.
             self._consumer.poll(0.0, 1)
             self._let_finish(budget)
         self._commit(at_once=True)
         self._publish(at_once=True)
 
+    def _may_wait(self, budget: Deadline) -> bool:
+        return budget.left(self._clock(), keep=self._commits.reserve) > 0 and not self._halted()
+
     def _let_finish(self, budget: Deadline) -> None:
         self.tick = self._clock()
         self._queue.sweep()
+        self._commits.drain(self._consumer)
         self._settle(min(_HOLD_S, budget.left(self.tick)))
 
     # --- what the group does --------------------------------------------------------------------------------------
 
     def assigned(self, starts: Mapping[Partition, int | None]) -> None:
         self._joined = True
-        self._publish_due = 0.0
+        self._withdraw(starts.keys(), 0.0)  # a start that is chosen anew ends what was read from the old one
         self._tracker.assign(starts)
+        self._publish_due = 0.0
         if starts:
             self._observer.rebalanced("assigned", len(starts))
 
     def revoked(self, partitions: Sequence[Partition]) -> None:
         self._observer.rebalanced("revoked", len(partitions))
         budget = self._drain or Deadline(self._settings.revoke_drain_s, self._clock())
-        while self._tracker.unfinished(partitions) and budget.left(self._clock()) and not self._halted():
+        while self._tracker.unfinished(partitions) and self._may_wait(budget):
             self._let_finish(budget)
         self._commit(at_once=True)
-        self._give_up(partitions)
+        self._give_up(partitions, budget.left(self._clock()))
 
     def lost(self, partitions: Sequence[Partition]) -> None:
         self._observer.rebalanced("lost", len(partitions))
-        self._give_up(partitions)
+        self._give_up(partitions, 0.0)
 
     def committed(self, offsets: Mapping[Partition, int]) -> None:
         self._observer.committed(True)
@@ -240,13 +234,19 @@ class Intake:
     def client_error(self, code: str) -> None:
         self._observer.client_error("consumer", code)
 
-    def _give_up(self, partitions: Sequence[Partition]) -> None:
+    def _give_up(self, partitions: Sequence[Partition], seconds: float) -> None:
         """Requests that have not started are the new owner's; what runs is still answered, its offsets are not ours."""
         gone = frozenset(partitions)
         for item in self._queue.remove(lambda item: item.ticket.partition in gone):
             self._release(item)
+        self._withdraw(gone, seconds)
+        self._settle(0.0)
         self._tracker.drop(gone)
         self._publish_due = 0.0
+
+    def _withdraw(self, partitions: Collection[Partition], seconds: float) -> None:
+        for item in self._commits.withdraw(partitions, seconds):
+            self._release(item)
 
     # --- what others see ------------------------------------------------------------------------------------------
 

@@ -113,6 +113,12 @@ class OffsetTracker:
         if owned and owned.stored is not None and offset <= owned.stored:
             owned.committed = max(offset, owned.committed or 0)
 
+    def chosen(self) -> Iterator[tuple[Partition, int, int]]:
+        """Partitions, with their epoch and start, whose start was chosen and not stored since."""
+        for partition, owned in self._owned.items():
+            if owned.stored is None and owned.watermark is not None:
+                yield partition, owned.epoch, owned.watermark
+
     def uncommitted(self) -> dict[Partition, int]:
         """What was stored last, where the broker has not confirmed it yet."""
         return {

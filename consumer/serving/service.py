@@ -11,6 +11,7 @@ from types import FrameType
 
 from consumer.serving.bad_records import BadRecordLimit
 from consumer.serving.batch_queue import BatchQueue
+from consumer.serving.delivery import delivery_of
 from consumer.serving.device import Answered, DeviceLoop, ignore
 from consumer.serving.errands import Errands
 from consumer.serving.in_flight import InFlight, Outcome
@@ -23,6 +24,7 @@ from consumer.serving.replies import ReplyLoop
 from consumer.serving.settings import BatchSettings
 from consumer.serving.snapshot import ServingSnapshot
 from consumer.serving.tracing import RequestTracer
+from consumer.serving.writer import ReplyWriter
 from consumer.stream.errors import StreamError
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.settings import RecallDefaults, WireLimits
@@ -76,9 +78,11 @@ class ServingLoop:
         self._failure: str | None = None
         self._queue = BatchQueue(batch, clock, self._answer_expired, errands or Errands())
         limit, repeats = BadRecordLimit(batch), RepeatCache(batch, active_catalog, clock)
-        self._replies = ReplyLoop(
-            kafka, lambda items: self._intake.confirmed(items), self._observer, clock, limit, repeats, tracer
+        writer = ReplyWriter(kafka, self._observer, clock, limit, repeats, tracer)
+        publisher, commits = delivery_of(
+            kafka, batch, writer, lambda items: self._intake.confirmed(items), self._observer, clock, self._halted
         )
+        self._replies = ReplyLoop(publisher)
         self._device = DeviceLoop(engine, self._queue, self._replies.put, self._observer, clock, answered)
         self._intake = Intake(
             kafka,
@@ -88,8 +92,9 @@ class ServingLoop:
             self._replies.put,
             self._observer,
             clock,
-            lambda: self._failure is not None,
+            self._halted,
             limit,
+            commits,
         )
         self._intake_thread = self._thread("intake", self._run_intake)
         self._device_thread = self._thread("device", lambda: self._guard("device", self._device.run))
@@ -149,6 +154,9 @@ class ServingLoop:
             failure=self._failure,
             group=view.group,
         )
+
+    def _halted(self) -> bool:
+        return self._failure is not None
 
     def _not_ready(self) -> tuple[str, ...]:
         reasons: list[str] = []

@@ -134,6 +134,15 @@ class RequestConsumer:
         except KafkaException as error:
             self._commit_failed(error.args[0])
 
+    def membership(self) -> bytes | None:
+        """What the group knows this process as, for offsets in a transaction; None while it is no member.
+
+        Offsets with it are refused once the group has moved on from it.
+        """
+        known = self._consumer.consumer_group_metadata()
+        # Of a consumer that is no member it names none, and a classic group takes offsets of nobody without a check.
+        return known if self._consumer.memberid() else None
+
     @property
     def group(self) -> GroupView:
         """How this member speaks with its group."""

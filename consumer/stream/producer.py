@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from msgspec import Struct
 
 from consumer.stream.errors import StreamError, is_fatal, name_of, reason_of
-from consumer.stream.settings import KafkaSettings
+from consumer.stream.settings import ClientOptions, KafkaSettings
 from consumer.wire.headers import Headers
 
 FailureKind = Literal["too_large", "refused", "topic_unknown", "topic_denied", "partition_unknown", "other"]
@@ -66,9 +66,13 @@ class ReplyProducer(Generic[T]):
         self._deliveries: list[Delivery[T]] = []
         self._fatal: KafkaError | None = None
         try:
-            self._producer = Producer({**settings.producer(), "error_cb": self._on_error}, logger=log)
+            self._producer = Producer({**self._options(settings), "error_cb": self._on_error}, logger=log)
         except KafkaException as error:
             raise StreamError(f"kafka: {reason_of(error)}") from error
+
+    @staticmethod
+    def _options(settings: KafkaSettings) -> ClientOptions:
+        return settings.producer()
 
     def send(
         self, sent: T, topic: str, *, key: bytes | None, value: bytes | None, headers: Headers, partition: int | None

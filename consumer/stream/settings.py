@@ -1,5 +1,6 @@
 """Settings of the Kafka side and what they become for librdkafka. Options that the guarantees rest on are fixed."""
 
+import uuid
 from collections.abc import Mapping
 from typing import Any, Final, Literal, Self
 
@@ -47,8 +48,11 @@ _OF_SETTINGS: Final[Mapping[str, str]] = {
     "delivery.timeout.ms": "message_timeout_ms",
     "message.max.bytes": "max_message_bytes",
     "batch.size": "batch_bytes",
+    "transactional.id": "transactional_id",
+    "transaction.timeout.ms": "transaction_timeout_ms",
 }
 """Options that have a setting, under all of librdkafka's names for them."""
+_COMMITTED: Final = "read_committed"
 _COMMON: Final[Mapping[str, Option]] = {
     "socket.nagle.disable": True,
     "socket.keepalive.enable": True,
@@ -72,6 +76,18 @@ class KafkaSettings(BaseModel):
     dead_letter_topic: str = Field("recall.dead-letters", min_length=1, description="topic of unservable records")
     reply_topics_allowed: tuple[str, ...] = Field(
         (), description="other topics that a request may name: exact names, or prefixes written with a final *"
+    )
+    delivery: Literal["at-least-once", "exactly-once"] = Field(
+        "at-least-once", description="exactly-once: replies and offsets in one transaction, for read_committed readers"
+    )
+    transactional_id: str | None = Field(
+        None,
+        min_length=1,
+        description="name of this process alone, for exactly-once: started again under it, it ends at once what it "
+        "left open when it was killed; by default a new name at every start",
+    )
+    transaction_timeout_ms: int = Field(
+        10_000, ge=1_000, description="how long the transaction of a killed process holds read_committed readers up"
     )
     offset_reset: Literal["earliest", "latest"] = Field(
         "earliest", description="where a partition starts whose committed offset is missing or gone; counted"
@@ -121,6 +137,10 @@ class KafkaSettings(BaseModel):
             )
         if self.message_timeout_ms <= self.brokers_down_limit_s * 1000:
             raise ValueError("message_timeout_ms must be above brokers_down_limit_s, or an outage loses replies early")
+        if self.delivery == "exactly-once" and self.consumer_options.get("isolation.level", _COMMITTED) != _COMMITTED:
+            raise ValueError(
+                f"exactly-once needs isolation.level {_COMMITTED}: it keeps new owners behind open offsets"
+            )
         outgoing = {self.reply_topic, self.dead_letter_topic, *(each.reply_topic for each in self.topics.values())}
         for topic in self.request_topics:
             if not is_topic(topic):
@@ -194,4 +214,20 @@ class KafkaSettings(BaseModel):
             "topic.metadata.propagation.max.ms": 2_000,
             **self.producer_options,
             **_FIXED_PRODUCER,
+        }
+
+    def transactional_producer(self) -> ClientOptions:
+        """The same for one that sends them in transactions with the group's offsets."""
+        name = self.transactional_id or f"{self.group_id}-{uuid.uuid4()}"
+        return {
+            # The next transaction waits for the last one's markers, and is tried again after this: by default 100 ms.
+            "retry.backoff.ms": 2,
+            # Bootstrapping anew drops the coordinator, and calls may wait for it for ever (librdkafka#5511).
+            "metadata.recovery.strategy": "none",
+            **self.producer(),
+            "transactional.id": name,
+            "transaction.timeout.ms": self.transaction_timeout_ms,
+            "message.timeout.ms": min(self.message_timeout_ms, self.transaction_timeout_ms),
+            # The time-out of send_offsets_to_transaction is ignored: this bounds it.
+            "socket.timeout.ms": min(5_000, self.transaction_timeout_ms // 2),
         }

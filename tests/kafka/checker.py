@@ -1,5 +1,6 @@
 """Judges a run by what the topics hold and by nothing else: answers, dead letters, and the log of commits."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -23,7 +24,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``early``: requests whose commit stands before their first answer, ``backwards``: commits that fell."""
+    """``early``: requests whose commit stands before their first answer, ``backwards``: commits that fell.
+
+    ``repeated``: requests with several replies; ``doubled``: with more than one answer of any kind.
+    """
 
     requests: int
     unanswered: tuple[Place, ...]
@@ -31,6 +35,7 @@ class Verdict:
     backwards: tuple[Commit, ...]
     uncommitted: int
     repeated: int
+    doubled: tuple[Place, ...]
     commits: int
 
     @property
@@ -38,19 +43,32 @@ class Verdict:
         """The contract was kept: at least one answer each, never committed before it, never backwards."""
         return not (self.unanswered or self.early or self.backwards)
 
+    @property
+    def exact(self) -> bool:
+        """The same with exactly one answer each."""
+        return self.kept and not self.doubled
+
     def __str__(self) -> str:
         return (
             f"{self.requests} requests, {self.commits} commits: {len(self.unanswered)} unanswered, "
             f"{len(self.early)} committed before their answer, {len(self.backwards)} commits backwards, "
-            f"{self.uncommitted} not committed, {self.repeated} answered more than once"
+            f"{self.uncommitted} not committed, {self.repeated} answered more than once, "
+            f"{len(self.doubled)} with more than one reply or dead letter"
         )
 
 
-def judge(ends: Mapping[int, int], answers: Iterable[Answer], commits: Sequence[Commit]) -> Verdict:
-    """``ends``: how many requests each partition holds, from offset 0; ``commits`` of the request topic in order."""
+def judge(
+    ends: Mapping[int, int], answers: Iterable[Answer], commits: Sequence[Commit], *, atomic: bool = False
+) -> Verdict:
+    """``ends``: how many requests each partition holds, from offset 0; ``commits`` of the request topic in order.
+
+    ``atomic``: a commit comes true with the answers of its transaction, whatever the stamps of the two say.
+    """
     first: dict[Place, int] = {}
     times: dict[Place, int] = {}
+    all_times: Counter[Place] = Counter()
     for answer in answers:
+        all_times[answer.request] += 1
         first[answer.request] = min(answer.at_ms, first.get(answer.request, answer.at_ms))
         if answer.kind == "reply":
             times[answer.request] = times.get(answer.request, 0) + 1
@@ -59,7 +77,7 @@ def judge(ends: Mapping[int, int], answers: Iterable[Answer], commits: Sequence[
     for commit in commits:
         for offset in range(done[commit.partition], commit.offset):
             place = commit.partition, offset
-            if place not in first or first[place] > commit.at_ms:
+            if place not in first or (first[place] > commit.at_ms and not atomic):
                 early.append(place)
         done[commit.partition] = max(done[commit.partition], commit.offset)
     requests = [(partition, offset) for partition, end in ends.items() for offset in range(end)]
@@ -70,18 +88,24 @@ def judge(ends: Mapping[int, int], answers: Iterable[Answer], commits: Sequence[
         backwards=tuple(decreases(commits)),
         uncommitted=sum(end - done[partition] for partition, end in ends.items()),
         repeated=sum(count > 1 for count in times.values()),
+        doubled=tuple(place for place, count in all_times.items() if count > 1),
         commits=len(commits),
     )
 
 
-def judge_topics(bootstrap_servers: str, group: str, requests: str, replies: str, dead_letters: str) -> Verdict:
-    """Read the four topics to their ends and judge. The answers' topics must be stamped by the broker."""
+def judge_topics(
+    bootstrap_servers: str, group: str, requests: str, replies: str, dead_letters: str, *, atomic: bool = False
+) -> Verdict:
+    """Read the four topics to their ends, as read_committed gives them, and judge.
+
+    The answers' topics must be stamped by the broker.
+    """
     ends: dict[int, int] = {}
     for message in read_to_end(bootstrap_servers, requests):
         number, offset = _place(message)
         ends[number] = offset + 1
     commits = [commit for commit in read_commits(bootstrap_servers, group) if commit.topic == requests]
-    return judge(ends, read_answers(bootstrap_servers, replies, dead_letters), commits)
+    return judge(ends, read_answers(bootstrap_servers, replies, dead_letters), commits, atomic=atomic)
 
 
 def read_answers(bootstrap_servers: str, replies: str, dead_letters: str) -> list[Answer]:

@@ -51,14 +51,15 @@ def decreases(commits: Sequence[Commit]) -> list[Commit]:
     return backwards
 
 
-def read_to_end(bootstrap_servers: str, topic: str) -> Iterator[Message]:
-    """Every record that ``topic`` holds now."""
+def read_to_end(bootstrap_servers: str, topic: str, isolation: str = "read_committed") -> Iterator[Message]:
+    """Every record that ``topic`` holds now and that a reader of this isolation level is given."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
             "group.id": f"reader-{uuid.uuid4()}",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "isolation.level": isolation,
         }
     )
     try:

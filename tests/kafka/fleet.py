@@ -68,8 +68,8 @@ class Group:
             member.process.terminate()
         return [member.ended(_STOP_S) for member in self.members]
 
-    def judge(self) -> Verdict:
-        return judge_topics(self.cluster.bootstrap_servers, self.name, *self.topics)
+    def judge(self, *, atomic: bool = False) -> Verdict:
+        return judge_topics(self.cluster.bootstrap_servers, self.name, *self.topics, atomic=atomic)
 
     def answers(self) -> list[Answer]:
         _, replies, dead_letters = self.topics

@@ -43,6 +43,18 @@ def test_the_first_of_several_answers_counts_and_repeats_are_counted() -> None:
     assert verdict.repeated == 1
 
 
+def test_a_request_with_two_answers_is_not_exactly_once() -> None:
+    again = Answer((0, 1), 60, "reply")
+    verdict = judge({0: 2, 1: 1}, [*GOOD, again], [])
+    assert verdict.kept
+    assert not verdict.exact
+    assert verdict.doubled == ((0, 1),)
+    assert judge({0: 2, 1: 1}, GOOD, [commit(0, 2, 1)], atomic=True).exact, "it came true with its answers"
+    assert not judge({0: 3, 1: 1}, GOOD, [], atomic=True).exact
+    assert judge({0: 3, 1: 1}, GOOD, [commit(0, 3, 1)], atomic=True).early == ((0, 2),)
+    assert not judge({0: 2, 1: 1}, GOOD, [commit(0, 2, 20), commit(0, 1, 30)]).exact
+
+
 def test_a_commit_that_falls_is_found_for_each_partition_alone() -> None:
     fallen = commit(0, 1, 40)
     log = [commit(0, 2, 20), commit(1, 1, 30), fallen, commit(0, 2, 50)]

@@ -3,11 +3,14 @@
 import random
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from deploy.kafka.cluster import KafkaCluster
+from deploy.kafka.install import Installation
+from tests.kafka.checker import Verdict
 from tests.kafka.fleet import Group, group
 from tests.kafka.load import wait_until
 from tests.kafka.members import ServeProcess
@@ -64,12 +67,30 @@ class Killer:
 
 
 def test_random_kills_under_load(broker: KafkaCluster, tmp_path: Path, kills: int, seed: int) -> None:
+    verdict = run(broker, tmp_path, kills, seed, (), atomic=False)
+    assert verdict.kept, str(verdict)
+
+
+def test_random_kills_under_load_with_exactly_once_delivery(
+    installation: Installation, tmp_path: Path, kills: int, seed: int
+) -> None:
+    """On a broker that soon ends the transactions of the killed: its readers wait for that."""
+    soon = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+    flags = ("--kafka.delivery=exactly-once", "--kafka.transaction_timeout_ms=4000")
+    with KafkaCluster(installation, tmp_path / "broker", options=soon) as cluster:
+        verdict = run(cluster, tmp_path, kills, seed, flags, atomic=True)
+    assert verdict.exact, str(verdict)
+
+
+def run(broker: KafkaCluster, tmp_path: Path, kills: int, seed: int, more: Sequence[str], *, atomic: bool) -> Verdict:
+    """Kill so many under load, end the others and judge."""
     flags = (
         f"--kafka.session_timeout_ms={SESSION_S * 1000}",
         "--kafka.heartbeat_interval_ms=300",
         "--batch.max_requests=4",
         "--recall.deadline_ms=60000",
         "--batch.commit_interval_ms=20",
+        *more,
     )
     with group(broker, tmp_path, *flags) as each:
         each.members = [each.member() for _ in range(MEMBERS)]
@@ -87,9 +108,9 @@ def test_random_kills_under_load(broker: KafkaCluster, tmp_path: Path, kills: in
             load.close()
         killer.check_clean_ends()
         assert each.stop() == [0] * MEMBERS
-        verdict = each.judge()
+        verdict = each.judge(atomic=atomic)
         print(f"{dict(killer.kills)} kills; {verdict}")  # noqa: T201 - shown by pytest -rP, the run's record
-        assert verdict.kept, str(verdict)
         assert verdict.requests == load.sent
         assert verdict.uncommitted == 0
         assert sum(killer.kills.values()) == kills
+        return verdict

@@ -1,0 +1,119 @@
+"""How answers reach their topics: the two publishers' common face, and the one that sends each when it is ready."""
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from consumer.serving.in_flight import InFlight
+from consumer.serving.observer import ServingObserver
+from consumer.serving.writer import Job, ReplyWriter, Sent
+from consumer.stream.producer import ReplyProducer
+from consumer.stream.settings import KafkaSettings
+
+IDLE_S = 0.1
+_REPORTS_S = 0.005
+"""Wait for answers while delivery reports are due: those only move offsets, so some milliseconds are fine."""
+
+
+class Publisher(Protocol):
+    """Belongs to the reply thread. Raises StreamError for anything that cannot be delivered."""
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which ``publish`` wants to be called, if only with nothing."""
+
+    def start(self) -> None:
+        """Before anything is published; may take its time."""
+
+    def publish(self, jobs: Sequence[Job]) -> None:
+        """Take what records came to, and get on with what was taken before."""
+
+    def abandon(self, budget: float) -> None:
+        """Give unconfirmed sends ``budget`` seconds to leave, then drop them."""
+
+
+class AtLeastOnce:
+    """Replies leave when they are ready. ``confirmed`` hears of records once the brokers have all that they caused."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        writer: ReplyWriter,
+        confirmed: Callable[[Sequence[InFlight]], None],
+        observer: ServingObserver,
+        clock: Callable[[], float],
+    ) -> None:
+        self._writer = writer
+        self._confirmed = confirmed
+        self._clock = clock
+        self._outstanding: Counter[str] = Counter()  # sends without a report, by topic
+        self._unreported = 0
+        self._finished: list[InFlight] = []
+        self._suspects: deque[Sent] = deque()
+        self._producer: ReplyProducer[Sent] = ReplyProducer(
+            settings, lambda code: observer.client_error("producer", code)
+        )
+
+    @property
+    def patience(self) -> float:
+        return _REPORTS_S if self._unreported else IDLE_S
+
+    def start(self) -> None:
+        """Nothing to do."""
+
+    def publish(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            sends = self._writer.write(job)
+            job.item.awaiting = len(sends)
+            for sent in sends:
+                self._send(sent)
+        self._collect(0)
+        self._isolate()
+
+    def abandon(self, budget: float) -> None:
+        self._producer.abandon(budget)
+
+    def _send(self, sent: Sent) -> None:
+        self._outstanding[sent.topic] += 1
+        self._unreported += 1
+        self._writer.send(sent, self._producer)
+
+    def _collect(self, timeout: float) -> None:
+        deliveries = self._producer.poll(timeout)
+        now = self._clock()
+        for delivery in deliveries:
+            sent = delivery.sent
+            self._outstanding[sent.topic] -= 1
+            self._unreported -= 1
+            if delivery.failure is None:
+                self._writer.delivered(sent, now)
+                self._settle(sent.item)
+                continue
+            instead = self._writer.instead(sent, delivery.failure)
+            if instead is None:
+                self._settle(sent.item)
+            elif instead.alone and not sent.alone:
+                self._suspects.append(instead)
+            else:
+                self._send(instead)
+        if self._finished:
+            finished, self._finished = self._finished, []
+            self._confirmed(finished)
+
+    def _isolate(self) -> None:
+        """Send again what was refused, each with nothing beside it: only the culprits are refused then."""
+        while self._suspects:
+            suspect = self._suspects.popleft()
+            self._await_reports(suspect.topic)
+            self._send(suspect)
+            self._await_reports(suspect.topic)
+
+    def _await_reports(self, topic: str) -> None:
+        while self._outstanding[topic]:
+            self._collect(_REPORTS_S)
+
+    def _settle(self, item: InFlight) -> None:
+        item.awaiting -= 1
+        if item.awaiting == 0:
+            self._writer.finished(item)
+            self._finished.append(item)

@@ -1,0 +1,165 @@
+"""Answers and the group's offsets in one Kafka transaction: a read_committed reader sees each answer exactly once."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from consumer.serving.in_flight import InFlight
+from consumer.serving.observer import ServingObserver
+from consumer.serving.publisher import IDLE_S
+from consumer.serving.turns import Run, Turns
+from consumer.serving.writer import Job, ReplyWriter, Sent
+from consumer.stream.errors import StreamError
+from consumer.stream.outage import Outage
+from consumer.stream.producer import Failure
+from consumer.stream.settings import KafkaSettings
+from consumer.stream.transactions import OF_TRANSACTION, TransactionalProducer, TransactionError
+
+MOST_ANSWERS = 256
+"""Of one transaction: what fits easily into its time-out."""
+
+_DELIVERY_S = 0.05
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Answered:
+    """What a record came to, and once its turn has come the sends that say so."""
+
+    job: Job
+    sends: list[Sent] | None = field(default=None)
+
+    @property
+    def item(self) -> InFlight:
+        return self.job.item
+
+
+class Transactional:
+    """All answers whose turn it is, in one transaction with the offsets behind them.
+
+    An aborted transaction costs nothing but time: its answers are still here and go into the next one, unless their
+    partition is another owner's by then, who gives them. ``confirmed`` hears of records that need no more of us.
+    """
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        turns: Turns[Answered],
+        writer: ReplyWriter,
+        producer: TransactionalProducer[Sent],
+        confirmed: Callable[[Sequence[InFlight]], None],
+        observer: ServingObserver,
+        clock: Callable[[], float],
+    ) -> None:
+        self._turns = turns
+        self._writer = writer
+        self._producer = producer
+        self._confirmed = confirmed
+        self._observer = observer
+        self._clock = clock
+        self._failing = Outage(settings.brokers_down_limit_s)
+        self._pause = 0.0
+        self._resume_at = 0.0
+        self._awaiting = 0
+        self._failures: dict[Sent, Failure] = {}
+
+    @property
+    def patience(self) -> float:
+        return min(IDLE_S, self._pause) if self._pause else IDLE_S
+
+    def start(self) -> None:
+        self._producer.start()
+
+    def publish(self, jobs: Sequence[Job]) -> None:
+        if late := [job.item for job in jobs if not self._turns.answer(job.item.ticket, Answered(job))]:
+            self._confirmed(late)
+        while self._clock() >= self._resume_at and (run := self._turns.take(MOST_ANSWERS)):
+            self._transact(run)
+
+    def abandon(self, budget: float) -> None:
+        self._producer.abandon(budget)
+
+    def _transact(self, run: Run[Answered]) -> None:
+        for answered in run.answers.values():
+            if answered.sends is None:
+                answered.sends = self._writer.write(answered.job)
+        self._awaiting = 0
+        self._failures = {}
+        try:
+            self._producer.begin()
+            self._send(run)
+            self._producer.add_offsets(run.offsets, run.membership)
+            self._await_deliveries(run)
+            self._check_ownership(run)
+            self._producer.commit()
+        except TransactionError as error:
+            self._abort(run, error)
+        else:
+            self._committed(run)
+
+    def _send(self, run: Run[Answered]) -> None:
+        for answered in run.answers.values():
+            for sent in answered.sends or ():
+                if sent.alone:
+                    self._await_deliveries(run)
+                self._awaiting += 1
+                self._writer.send(sent, self._producer)
+                if sent.alone:
+                    self._await_deliveries(run)
+
+    def _await_deliveries(self, run: Run[Answered]) -> None:
+        while self._awaiting:
+            self._collect(_DELIVERY_S)
+            for sent, failure in self._failures.items():
+                raise TransactionError(failure.code, f"{sent.topic}: {failure.message}")
+            self._check_ownership(run)
+
+    def _collect(self, timeout: float) -> None:
+        for delivery in self._producer.poll(timeout):
+            self._awaiting -= 1
+            if delivery.failure is not None:
+                self._failures[delivery.sent] = delivery.failure
+
+    def _check_ownership(self, run: Run[Answered]) -> None:
+        """The brokers would take offsets of a partition that has moved, as long as we are in the group."""
+        if not self._turns.owned(run):
+            raise TransactionError("partition_moved", "a partition of this transaction is another member's by now")
+
+    def _committed(self, run: Run[Answered]) -> None:
+        self._pause = 0.0
+        self._failing.clear()
+        self._observer.committed(True)
+        now = self._clock()
+        for answered in run.answers.values():
+            for sent in answered.sends or ():
+                self._writer.delivered(sent, now)
+            self._writer.finished(answered.item)
+        self._confirmed([answered.item for answered in run.answers.values()])
+        self._turns.end(run, committed=True)
+
+    def _abort(self, run: Run[Answered], error: TransactionError) -> None:
+        self._observer.committed(False)
+        self._producer.abort()
+        self._collect(0)
+        log.warning("a transaction of %d answers was aborted, they go into the next: %s", len(run.answers), error)
+        culprits = {sent: why for sent, why in self._failures.items() if why.code not in OF_TRANSACTION}
+        for answered in run.answers.values():
+            instead = (
+                (self._writer.instead(sent, culprits[sent]) if sent in culprits else sent)
+                for sent in answered.sends or ()
+            )
+            answered.sends = [sent for sent in instead if sent is not None]
+        if gone := self._turns.end(run, committed=False):
+            self._confirmed([answered.item for answered in gone])
+        if not culprits:
+            self._wait(error)
+
+    def _wait(self, error: TransactionError) -> None:
+        now = self._clock()
+        self._failing.note(now)
+        if self._failing.over_limit(now):
+            raise StreamError(f"no transaction can be committed: {error}")
+        self._pause = min(max(_FIRST_PAUSE_S, 2 * self._pause), _LONGEST_PAUSE_S)
+        self._resume_at = now + self._pause

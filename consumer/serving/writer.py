@@ -1,0 +1,225 @@
+"""From what a record came to, to the reply and the dead letter that say so, and to what is sent if one fails."""
+
+import logging
+from collections.abc import Callable
+
+from msgspec import Struct, structs
+
+from consumer.serving.bad_records import BadRecordLimit
+from consumer.serving.in_flight import BAD_RECORD, Answer, Denied, InFlight, Outcome, Repeat
+from consumer.serving.observer import ReplyTimes, ServingObserver
+from consumer.serving.repeats import RepeatCache
+from consumer.serving.tracing import RequestTracer
+from consumer.stream.errors import StreamError
+from consumer.stream.producer import Failure, FailureKind, ReplyProducer
+from consumer.stream.settings import KafkaSettings
+from consumer.wire.dead_letter import attempt_of, dead_letter
+from consumer.wire.headers import reply_headers
+from consumer.wire.reply import encode_error, encode_reply, status_of
+from engine.errors import RequestError
+from engine.request import RecallResult
+
+_LEAST_DEAD_LETTER = 1_024
+
+_DEAD_REASON: dict[FailureKind, str] = {
+    "topic_unknown": "reply_topic_unknown",
+    "topic_denied": "reply_topic_denied",
+    "partition_unknown": "reply_partition_unknown",
+    "too_large": "reply_too_large",
+    "refused": "reply_refused",
+}
+
+Job = Outcome | Repeat | Denied
+
+log = logging.getLogger(__name__)
+
+
+class ReplySent(Struct, frozen=True, eq=False):
+    """A reply on its way. ``alone``: in a record batch of its own; ``shrunk``: it says too_large."""
+
+    item: InFlight
+    topic: str
+    value: bytes
+    catalog: str | None
+    alone: bool = False
+    shrunk: bool = False
+
+
+class DeadLetterSent(Struct, frozen=True, eq=False):
+    """A dead letter on its way, built to fit ``max_bytes``. ``alone``: in a record batch of its own."""
+
+    item: InFlight
+    topic: str
+    reason: str
+    message: str
+    stage: str
+    max_bytes: int
+    alone: bool = False
+
+
+Sent = ReplySent | DeadLetterSent
+
+
+class ReplyWriter:
+    """Belongs to the reply thread. Raises StreamError where the process must end: too many bad records, no way out."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        observer: ServingObserver,
+        clock: Callable[[], float],
+        limit: BadRecordLimit,
+        repeats: RepeatCache,
+        tracer: RequestTracer | None = None,
+    ) -> None:
+        self._settings = settings
+        self._observer = observer
+        self._clock = clock
+        self._limit = limit
+        self._repeats = repeats
+        self._tracer = tracer
+
+    def write(self, job: Job) -> list[Sent]:
+        """All that is due: a reply, a dead letter, or both."""
+        if isinstance(job, Outcome):
+            return self._answer(job)
+        if isinstance(job, Repeat):
+            return [self._answer_again(job)]
+        self._trace(job.item, "reply_topic_denied")
+        return [self._dead_letter(job.item, "reply_topic_denied", job.message, "admit")]
+
+    def send(self, sent: Sent, producer: ReplyProducer[Sent]) -> None:
+        """Hand it to the producer."""
+        if isinstance(sent, ReplySent):
+            self._send_reply(sent, producer)
+        else:
+            self._send_dead_letter(sent, producer)
+
+    def instead(self, sent: Sent, failure: Failure) -> Sent | None:
+        """What is due in the place of a send that failed; None: nothing, its record has a dead letter already."""
+        if failure.of_batch and not sent.alone:
+            return structs.replace(sent, alone=True)
+        if isinstance(sent, DeadLetterSent):
+            return self._cut(sent, failure)
+        if failure.kind == "other":
+            raise StreamError(f"a reply to {sent.topic} is undeliverable: {failure.code}: {failure.message}")
+        if failure.kind == "too_large" and not sent.shrunk:
+            return self._shrunk(sent, failure)
+        if sent.item.dead_lettered:  # a bad record that cannot be told so: its dead letter is all that is due
+            return None
+        reason = _DEAD_REASON[failure.kind]
+        return self._dead_letter(sent.item, reason, f"{sent.topic}: {failure.message}", "reply")
+
+    def delivered(self, sent: Sent, now: float) -> None:
+        """The broker has it, and nothing can take it back."""
+        if isinstance(sent, ReplySent):
+            self._observer.reply_confirmed(now - sent.item.admitted)
+            if sent.item.identity is not None and sent.catalog is not None:  # it holds items
+                self._repeats.put(sent.item.identity, sent.value, sent.catalog)
+
+    def finished(self, item: InFlight) -> None:
+        """All that was due for the record is delivered."""
+        if item.trace is not None:
+            item.trace.end(self._clock(), dead_lettered=item.dead_lettered)
+
+    def _answer(self, outcome: Outcome) -> list[Sent]:
+        item, answer, now = outcome.item, outcome.answer, self._clock()
+        if not isinstance(answer, RequestError) and now >= item.deadline:
+            answer = RequestError("expired", "the result came after the deadline")
+            self._observer.expired("reply")
+        times = _times(item, answer, now)
+        try:
+            value = _encode(item, answer, times)
+        except Exception as error:
+            log.exception("an answer could not be encoded")
+            answer = RequestError("internal", f"the answer could not be encoded: {type(error).__name__}")
+            value = _encode(item, answer, times)
+        code = answer.code if isinstance(answer, RequestError) else None
+        self._trace(item, code or "ok", None if isinstance(answer, RequestError) else answer)
+        sends: list[Sent] = []
+        if isinstance(answer, RequestError) and (code in BAD_RECORD or item.reply_topic is None):
+            self._observer.bad_record(answer.code)
+            sends.append(self._dead_letter(item, answer.code, answer.message, outcome.stage))
+        if item.reply_topic is not None:
+            self._observer.replied("ok" if code is None else status_of(code), code, times)
+            catalog = None if isinstance(answer, RequestError) else answer.catalog
+            sends.append(ReplySent(item, item.reply_topic, value, catalog))
+        return sends
+
+    def _answer_again(self, repeat: Repeat) -> ReplySent:
+        item = repeat.item
+        self._trace(item, "repeat")
+        self._observer.repeated()
+        self._observer.replied("ok", None, _times(item, None, self._clock()))
+        return ReplySent(item, item.reply_topic or "", repeat.value, repeat.catalog)
+
+    def _trace(self, item: InFlight, outcome: str, result: RecallResult | None = None) -> None:
+        if self._tracer is not None:
+            item.trace = self._tracer.begin(item, outcome, result, self._clock())
+
+    def _send_reply(self, sent: ReplySent, producer: ReplyProducer[Sent]) -> None:
+        item, source = sent.item, sent.item.record
+        request_headers = item.headers
+        if item.trace is not None:
+            request_headers = structs.replace(request_headers, traceparent=item.trace.traceparent)
+        headers = reply_headers(
+            request_headers, topic=source.topic, partition=source.partition, offset=source.offset, catalog=sent.catalog
+        )
+        producer.send(
+            sent,
+            sent.topic,
+            key=source.key,
+            value=sent.value,
+            headers=headers,
+            partition=item.headers.reply_partition,
+        )
+
+    def _send_dead_letter(self, sent: DeadLetterSent, producer: ReplyProducer[Sent]) -> None:
+        letter = dead_letter(
+            sent.item.record,
+            error_class=sent.reason,
+            message=sent.message,
+            stage=sent.stage,
+            group=self._settings.group_id,
+            max_bytes=sent.max_bytes,
+        )
+        producer.send(sent, sent.topic, key=letter.key, value=letter.value, headers=letter.headers, partition=None)
+
+    def _dead_letter(self, item: InFlight, reason: str, message: str, stage: str) -> DeadLetterSent:
+        if attempt_of(item.record.headers) == 1:  # an operator's replay that fails again says nothing new
+            self._check_share(reason, message)
+        item.dead_lettered = True
+        self._observer.dead_letter(reason)
+        log.warning("dead letter: %s[%d]@%d: %s: %s", *item.ticket.partition, item.ticket.offset, reason, message)
+        topic, most = self._settings.dead_letter_topic, self._settings.max_message_bytes
+        return DeadLetterSent(item, topic, reason, message, stage, most)
+
+    def _check_share(self, reason: str, message: str) -> None:
+        if wrong := self._limit.bad(self._clock()):
+            raise StreamError(f"{wrong}; the last: {reason}: {message}")
+
+    def _shrunk(self, sent: ReplySent, failure: Failure) -> ReplySent:
+        self._observer.replied("error", "too_large", _times(sent.item, None, self._clock()))
+        message = f"the reply of {len(sent.value)} bytes is too large: {failure.message}"
+        value = encode_error(sent.item.addressee, "too_large", message)
+        return structs.replace(sent, value=value, catalog=None, shrunk=True)
+
+    def _cut(self, sent: DeadLetterSent, failure: Failure) -> DeadLetterSent:
+        half = sent.max_bytes // 2
+        if failure.kind != "too_large" or half < _LEAST_DEAD_LETTER:
+            raise StreamError(f"a dead letter is undeliverable: {failure.code}: {failure.message}")
+        return structs.replace(sent, max_bytes=half)
+
+
+def _times(item: InFlight, answer: Answer | None, now: float) -> ReplyTimes:
+    queue, total = (item.started or now) - item.admitted, now - item.admitted
+    if answer is None or isinstance(answer, RequestError):
+        return ReplyTimes(queue, 0.0, 0.0, total)
+    return ReplyTimes(queue, answer.prefill_ms / 1000, answer.decode_ms / 1000, total)
+
+
+def _encode(item: InFlight, answer: Answer, times: ReplyTimes) -> bytes:
+    queue_ms, total_ms = times.queue * 1000, times.total * 1000
+    if isinstance(answer, RequestError):
+        return encode_error(item.addressee, answer.code, answer.message, queue_ms=queue_ms, total_ms=total_ms)
+    return encode_reply(item.addressee, answer, queue_ms=queue_ms, total_ms=total_ms)
