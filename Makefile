@@ -43,9 +43,9 @@ test-kafka: $(READY) ## the delivery contract on a real Apache Kafka (JDK 17, Ma
 	$(BIN)/python -m deploy.kafka.install
 	$(BIN)/python -m pytest tests/kafka -m "kafka and not stress" $(PYTEST_FLAGS)
 
-stress: $(READY) ## kills members under load on a real Apache Kafka, checks the topics; fuzzes the reader
+stress: $(READY) ## kills members under load on a real Apache Kafka, checks the topics; takes Redis away; fuzzes the reader
 	$(BIN)/python -m deploy.kafka.install
-	$(BIN)/python -m pytest tests/kafka tests/consumer/test_serving_fuzz.py -m stress -rP $(PYTEST_FLAGS) $(STRESS_FLAGS)
+	$(BIN)/python -m pytest tests/kafka tests/catalog_sync tests/consumer/test_serving_fuzz.py -m stress -rP $(PYTEST_FLAGS) $(STRESS_FLAGS)
 
 lint: $(READY) ## ruff, rules and format
 	$(BIN)/python -m ruff check .

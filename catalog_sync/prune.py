@@ -42,8 +42,11 @@ def reasons_to_keep(status: FleetStatus, history: int) -> Mapping[str, str]:
         while (parent := parents.get(version)) is not None and parent not in kept:
             kept[parent] = f"version {version} is a change of it"
             version = parent
+    for version, full in status.full_forms.items():
+        if version in kept:
+            keep([full], f"version {version} in full")
     for manifest in status.manifests:
-        if manifest.full_of in kept:
+        if manifest.full_of in kept:  # the upload of a full form ends with the key that names it
             keep([manifest.version], f"version {manifest.full_of} in full")
     return kept
 

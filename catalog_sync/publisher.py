@@ -1,7 +1,7 @@
 """The publisher's side: upload versions, move the pointer, look at the fleet."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 
 import msgspec
@@ -29,7 +29,8 @@ from engine.errors import CatalogError
 class FleetStatus:
     """What Redis holds: pointers by model, manifests, acks of living instances, keys of records that make no sense.
 
-    ``pins`` by group, ``quarantine`` by version: what is condemned for the whole fleet.
+    ``pins`` by group, ``quarantine`` by version: what is condemned for the whole fleet. ``full_forms``: of delta
+    versions, the version whose bytes hold all of their items.
     """
 
     pointers: Mapping[str, Pointer]
@@ -38,6 +39,7 @@ class FleetStatus:
     unreadable: tuple[str, ...]
     pins: Mapping[str, Pin]
     quarantine: Mapping[str, Condemnation]
+    full_forms: Mapping[str, str] = field(default_factory=dict)
 
 
 def ignore(_: int) -> None:
@@ -153,6 +155,7 @@ class Publisher:
         manifests = self._read_all(self._keys.manifest("*"), Manifest.read, unreadable)
         acks = self._read_all(self._keys.ack("*"), lambda raw: read_record(raw, Ack, "ack"), unreadable)
         pins = self._read_all(self._keys.pin("*"), lambda raw: read_record(raw, Pin, "pin"), unreadable)
+        full = self._read_all(self._keys.full("*"), Manifest.read, unreadable)
         prefix = self._keys.current("")
         pointers: dict[str, Pointer] = {}
         for key in self._scan(self._keys.current("*")):
@@ -169,6 +172,7 @@ class Publisher:
             tuple(unreadable),
             groups,
             self._quarantine(unreadable),
+            {key.removeprefix(self._keys.full("")): manifest.version for key, manifest in full.items()},
         )
 
     def _read_all(self, pattern: str, read: Callable[[bytes], Record], unreadable: list[str]) -> dict[str, Record]:

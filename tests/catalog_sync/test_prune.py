@@ -39,6 +39,7 @@ def test_each_reason_to_keep_a_version_holds_by_itself() -> None:
             manifest("base"),
             manifest("back"),
             manifest("full", full_of="current"),
+            manifest("equal"),
             manifest("pinned", parent="pinned-base"),
             manifest("pinned-base", parent="pinned-base-of-that"),
             manifest("pinned-base-of-that"),
@@ -51,10 +52,11 @@ def test_each_reason_to_keep_a_version_holds_by_itself() -> None:
         unreadable=(),
         pins={"g": Pin(1, PinnedVersion("pinned", "h"), (PinnedVersion("pin-kept", "h"),))},
         quarantine={"bad": Condemnation("bad", "empty_rate", "", 1, 1)},
+        full_forms={"pinned": "equal", "unused": "unused-full"},
     )
     kept = reasons_to_keep(status, history=0)
     assert set(kept) == {
-        *("current", "base", "back", "full", "pinned", "pinned-base", "pinned-base-of-that", "pin-kept"),
+        *("current", "base", "back", "full", "pinned", "pinned-base", "pinned-base-of-that", "pin-kept", "equal"),
         *("served", "wanted", "resident", "kept"),
     }
     assert kept["base"] == "version current is a change of it"
