@@ -123,7 +123,8 @@ def expand(
     low = 0
     high = 0
     hidden = excluded + r.to(tl.int64) * E
-    start = 0
+    # sorted: where the first of them lies past the node, none of them matters
+    start = tl.where(tl.load(hidden, mask=E > 0, other=2147483647) < item_last, 0, E)
     while start < E:
         item = tl.load(hidden + start + tl.arange(0, 1024), mask=start + tl.arange(0, 1024) < E, other=2147483647)
         low += tl.sum((item < item_first).to(tl.int32), 0)
