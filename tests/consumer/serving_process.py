@@ -1,10 +1,13 @@
 """A serving loop in a process of its own, for tests of signals: ``python -m tests.consumer.serving_process SETTINGS``.
 
-``SETTINGS`` is JSON: ``kafka`` and ``batch`` settings, and ``slow`` seconds that every batch takes. Prints ``ready``
-once it owns partitions, and ``running`` when the engine takes a batch; its exit code is the loop's.
+``SETTINGS`` is JSON: ``kafka`` and ``batch`` settings, ``slow`` seconds that every batch takes, and the ``top_k`` of a
+request that kills the process (``deadly``, or none). Prints ``ready`` once it owns partitions, and ``running`` when the
+engine takes a batch; its exit code is the loop's.
 """
 
 import json
+import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -26,8 +29,10 @@ def say(word: str) -> None:
 def main() -> int:
     settings = json.loads(sys.argv[1])
 
-    def slow(_requests: Sequence[RecallRequest]) -> None:
+    def slow(requests: Sequence[RecallRequest]) -> None:
         say("running")
+        if any(request.top_k == settings.get("deadly") for request in requests):
+            os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(settings["slow"])
 
     loop = ServingLoop(

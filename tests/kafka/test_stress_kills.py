@@ -86,6 +86,7 @@ def run(broker: KafkaCluster, tmp_path: Path, kills: int, seed: int, more: Seque
     """Kill so many under load, end the others and judge."""
     flags = (
         f"--kafka.session_timeout_ms={SESSION_S * 1000}",
+        f"--kafka.consumer_session_timeout_ms={SESSION_S * 1000}",
         "--kafka.heartbeat_interval_ms=300",
         "--batch.max_requests=4",
         "--recall.deadline_ms=60000",

@@ -14,11 +14,12 @@ from tests.kafka.silence import longest_silences
 
 pytestmark = [pytest.mark.kafka, pytest.mark.stress, pytest.mark.timeout(900)]
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "rolling_restart.json"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 RATE = 120.0
 LIMIT_S = 5.0
 HEARTBEAT_MS = 1_000
 SETTLED_S = 3.0
+BOTH = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 FLAGS = (f"--kafka.heartbeat_interval_ms={HEARTBEAT_MS}", "--batch.max_requests=8")
 
 
@@ -28,8 +29,9 @@ def steady(each: Group, load: Load) -> None:
     wait_until(lambda: load.answered > begun + RATE * SETTLED_S, 60, lambda: f"{load.answered} answered")
 
 
-def test_a_rolling_restart_of_three_members(broker: KafkaCluster, tmp_path: Path, record: bool) -> None:
-    with group(broker, tmp_path, *FLAGS) as each:
+@BOTH
+def test_a_rolling_restart_of_three_members(broker: KafkaCluster, tmp_path: Path, record: bool, protocol: str) -> None:
+    with group(broker, tmp_path, *FLAGS, f"--kafka.group_protocol={protocol}") as each:
         each.members = [each.member() for _ in range(3)]
         each.await_ready()
         load = each.load(rate=RATE, outstanding=10_000)
@@ -58,11 +60,14 @@ def test_a_rolling_restart_of_three_members(broker: KafkaCluster, tmp_path: Path
         assert set(silences) == set(range(PARTITIONS))
         assert max(silences.values()) < LIMIT_S
         if record:
-            write(silences, away, verdict.requests)
+            write(protocol, silences, away, verdict.requests)
 
 
-def test_a_member_that_leaves_does_not_disturb_the_others_partitions(broker: KafkaCluster, tmp_path: Path) -> None:
-    with group(broker, tmp_path, *FLAGS) as each:
+@BOTH
+def test_a_member_that_leaves_does_not_disturb_the_others_partitions(
+    broker: KafkaCluster, tmp_path: Path, protocol: str
+) -> None:
+    with group(broker, tmp_path, *FLAGS, f"--kafka.group_protocol={protocol}") as each:
         each.members = [each.member() for _ in range(3)]
         each.await_ready()
         wait_until(lambda: sum(member.owned() for member in each.members) == PARTITIONS, 30, lambda: "not spread")
@@ -87,17 +92,18 @@ def test_a_member_that_leaves_does_not_disturb_the_others_partitions(broker: Kaf
         assert max(silences[partition] for partition in untouched) < HEARTBEAT_MS / 1000
 
 
-def write(silences: dict[int, float], away: list[float], requests: int) -> None:
+def write(protocol: str, silences: dict[int, float], away: list[float], requests: int) -> None:
     found = {
         "machine": f"{platform.machine()}, Python {platform.python_version()}, one broker on the same busy machine",
         "members": 3,
         "partitions": PARTITIONS,
         "requests_per_s": RATE,
         "requests": requests,
-        "assignor": "cooperative-sticky",
+        "assignor": "cooperative-sticky" if protocol == "classic" else "the brokers' own (KIP-848)",
         "heartbeat_ms": HEARTBEAT_MS,
         "limit_s": LIMIT_S,
         "longest_silence_s": silences,
         "sigterm_to_ready_again_s": [round(seconds, 2) for seconds in away],
     }
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+    name = "rolling_restart.json" if protocol == "classic" else "rolling_restart_consumer.json"
+    (RESULTS / name).write_text(json.dumps(found, indent=1) + "\n")
