@@ -22,6 +22,7 @@ from benchmarks.results import RESULTS, Row, find, load
 
 TOLERANCE = 0.05
 EXIT_SLOWER, EXIT_USAGE = 1, 2
+_KERNEL = "kernel: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +45,24 @@ class Change:
     @property
     def is_ours(self) -> bool:
         """Not a floor's or a rival's."""
-        return self.what.startswith(("engine", "online"))
+        return self.what.startswith(("engine", "online", _KERNEL))
 
 
 def changes(before: Sequence[Row], now: Sequence[Row]) -> Iterator[Change]:
     """Every timing that both runs have."""
-    for row in now:
-        old = find(before, what=row["what"], case=row["case"])
-        if old is not None and "ms" in row and "ms" in old:
-            yield Change(
-                row["what"], row["case"], old["ms"], row["ms"], row["min_ms"] if "min_ms" in row else row["ms"]
-            )
+    committed = [timed for row in before if (timed := _timed(row)) is not None]
+    for row in filter(None, map(_timed, now)):
+        old = find(committed, what=row["what"], case=row["case"])
+        if old is not None:
+            yield Change(row["what"], row["case"], old["ms"], row["ms"], row.get("min_ms", row["ms"]))
+
+
+def _timed(row: Row) -> Row | None:
+    """The row with ``what`` and ``ms``, which a kernel's has not; None if it has no time."""
+    if "ms" in row:
+        return row
+    us = row.get("us", row.get("gluon_us"))
+    return None if us is None else {"what": _KERNEL + row["kernel"], "case": row["case"], "ms": us / 1e3}
 
 
 def match(run: dict[str, Any], results: Path) -> Path | None:
@@ -91,7 +99,7 @@ def compare(run: dict[str, Any], committed: dict[str, Any], tolerance: float, co
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="JSON of `recallstream bench offline` or `online`")
+    parser.add_argument("run", type=Path, help="JSON of `recallstream bench offline`, `online` or `kernels`")
     parser.add_argument("--against", type=Path, help="default: the committed results of the same kind and device")
     parser.add_argument("--tolerance", type=float, default=TOLERANCE)
     arguments = parser.parse_args()

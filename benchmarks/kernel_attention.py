@@ -58,7 +58,7 @@ def library_times(sets: list[tuple[Tensor, Tensor, Tensor]], causal: bool) -> Ro
 def decode_rows() -> Iterator[Row]:
     """Two own tokens and the join included, and without them; the library has only the context, and contiguous.
 
-    ``gluon_us``, ``triton_us``: split as the engine splits, which follows the request's own context and never its batch.
+    ``gluon_us``, ``triton_us``: split as the engine splits, by the request's own context and never by its batch.
     """
     yield from checks()
     for beams, context, batch in DECODE:

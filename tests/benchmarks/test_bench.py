@@ -278,6 +278,18 @@ def test_the_check_finds_the_committed_run_of_the_same_kind_and_device(tmp_path:
     assert match({**report_of(11.0, 11.0), "kind": "online"}, tmp_path) is None
 
 
+def test_the_check_compares_kernels_by_their_microseconds() -> None:
+    def run(us: float) -> dict[str, Any]:
+        attention = {"kernel": "decode attention", "case": "c", "gluon_us": us}
+        checked = {"kernel": "gluon_decode", "case": "against float64", "error": 0.002}
+        return {"kind": "kernels", "device": "NVIDIA H200", "rows": [checked, attention]}
+
+    console = Console(record=True, width=200)
+    assert compare(run(20.0), run(20.0), 0.05, console) == 0
+    assert compare(run(22.0), run(20.0), 0.05, console) == EXIT_SLOWER
+    assert "slower: kernel: decode attention, c: 1.100" in console.export_text()
+
+
 def test_the_best_rate_is_taken_among_batches_that_are_fast_enough() -> None:
     rows: list[dict[str, Any]] = []
     for batch, engine, floor in ((1, 30.0, 20.0), (4, 90.0, 60.0), (8, 170.0, 99.0)):
