@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from engine.errors import RequestError
 from engine.recall_engine import RecallEngine
 from engine.reference import Item
 from engine.request import BeamPolicy, RecallRequest, RecallResult, Score, TagFilter
@@ -199,3 +200,19 @@ def test_batches_in_flight_do_not_disturb_each_other(tmp_path: Path) -> None:
     together = [answer for each in running for answer in each.collect()]
     assert_alike([answer for answer in together if isinstance(answer, RecallResult)], alone)
     assert engine.stats()["context_leases"] == 0
+
+
+def test_a_context_of_nan_harms_none_that_gets_its_pages_later(tmp_path: Path) -> None:
+    """With the kernels for Hopper, where there is one: they multiply what lies past the end of a context by zero."""
+    model = TinyModel((40, 16, 16), layers=3, heads=4, kv_heads=2, head_dim=128, hidden=256)
+    engine = engine_of(write_model(model, tmp_path), model, device="cuda", precision="bf16", context_pages=8)
+    tokens = np.random.default_rng(3).integers(1, model.token_bases[0], 1000, dtype=np.int32)
+    clean = request(history=None, tokens=tokens[:300])
+    before = recall(engine, [clean])[0]
+    engine._executor._stages.decoder._weights.embedding[0] = torch.nan  # noqa: SLF001
+    (refused,) = engine.recall([request(history=None, tokens=np.concatenate([[0], tokens]).astype(np.int32))])
+    assert isinstance(refused, RequestError)
+    assert refused.code == "internal"
+    after = recall(engine, [clean])[0]
+    assert np.array_equal(before.items, after.items)
+    assert np.array_equal(before.scores, after.scores)
