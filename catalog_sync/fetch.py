@@ -9,7 +9,7 @@ import redis
 
 from catalog_sync import blob
 from catalog_sync.connection import get_bytes
-from catalog_sync.layout import Keys, Manifest, Pointer, sha256
+from catalog_sync.layout import Keys, Manifest, Pointer, kind_of, sha256, types_of
 from engine.catalog.catalog import Catalog
 from engine.catalog.delta import Delta
 from engine.errors import CatalogError
@@ -118,7 +118,10 @@ def decode_as(link: Link, buffer: blob.Bytes) -> Catalog | Delta:
     version = blob.decode_version(buffer, link.version)
     catalog = version.upserts if isinstance(version, Delta) else version
     found = (catalog.model, catalog.sizes, catalog.items, catalog.leaves)
-    parent = version.parent if isinstance(version, Delta) else None
-    if (*found, parent) != (manifest.model, manifest.sizes, manifest.items, manifest.leaves, manifest.parent):
+    parent, withdrawn = (version.parent, len(version.withdrawn)) if isinstance(version, Delta) else (None, 0)
+    promised = (manifest.model, manifest.sizes, manifest.items, manifest.leaves, manifest.parent, manifest.withdrawn)
+    if (*found, parent, withdrawn) != promised:
         raise CatalogError("manifest", f"version {manifest.version} holds another catalog than its manifest says")
+    if parent is None and (kind_of(catalog.ids), types_of(catalog.fields)) != (manifest.ids, manifest.fields):
+        raise CatalogError("manifest", f"version {manifest.version} has other ids or fields than its manifest says")
     return version

@@ -8,11 +8,12 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from catalog_sync.blob import FORMAT, Bytes
 from catalog_sync.columns import ColumnType, column_type
 from engine.catalog.build import check_sizes
-from engine.catalog.catalog import Catalog
+from engine.catalog.catalog import Catalog, Ids
 from engine.catalog.delta import Delta
 from engine.errors import CatalogError
 
@@ -119,8 +120,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
             sha256=sha256(blob),
             chunks=tuple(sha256(chunk) for chunk in chunks_of(blob, chunk_bytes)),
             label=label,
-            ids="int64" if isinstance(catalog.ids, np.ndarray) else "string",
-            fields={name: column_type(column) for name, column in sorted(catalog.fields.items())},
+            ids=kind_of(catalog.ids),
+            fields=types_of(catalog.fields),
         )
 
     @classmethod
@@ -232,6 +233,14 @@ class Ack(msgspec.Struct, frozen=True, omit_defaults=True):
     kept: dict[str, str] = {}
     staleness_s: float = 0.0
     resident_bytes: int = 0
+
+
+def kind_of(ids: Ids) -> Literal["int64", "string"]:
+    return "int64" if isinstance(ids, np.ndarray) else "string"
+
+
+def types_of(fields: Mapping[str, pa.Array]) -> dict[str, ColumnType]:
+    return {name: column_type(column) for name, column in sorted(fields.items())}
 
 
 def read_record(raw: bytes, kind: type[Record], reason: str) -> Record:
