@@ -35,7 +35,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def kafka() -> Iterator[KafkaSettings]:
     with MockCluster({"recall.requests": PARTITIONS, "recall.replies": 1, "recall.dead-letters": 1}) as cluster:
-        yield KafkaSettings(bootstrap_servers=cluster.bootstrap_servers)
+        yield KafkaSettings(bootstrap_servers=cluster.bootstrap_servers, group_protocol="classic")
 
 
 @pytest.fixture(scope="module")
