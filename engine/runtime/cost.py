@@ -5,15 +5,13 @@ from dataclasses import dataclass
 
 from engine.model.decoder_config import DecoderConfig
 from engine.settings import PAGE_TOKENS, EngineSettings
+from kernels.attention.splits import MEASURED
 
 GRAPH_BYTES = 8 << 20
 """What the driver keeps for one captured graph, rounded up from what was seen."""
 
 SCALE_BYTES = 4
 """Of a float32 scale."""
-
-SPLITS = 4
-"""Partial results of decode attention that are in memory at a time, of a long context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +63,13 @@ class Cost:
 
     def work_bytes(self, settings: EngineSettings) -> int:
         """Intermediate results of a prefill and a search at the limits, which may run side by side."""
-        return self._prefill_bytes(settings.max_batch_tokens) + self._search_bytes(settings.max_batch_rows)
+        return self._prefill_bytes(settings.max_batch_tokens) + self._search_bytes(settings)
 
     def graph_bytes(self, settings: EngineSettings) -> int:
         """The graphs, and the memory of their own that the largest works in."""
         if not settings.graphs:
             return 0
-        work = self._prefill_bytes(settings.graph_prefill_tokens) + self._search_bytes(settings.max_batch_rows)
+        work = self._prefill_bytes(settings.graph_prefill_tokens) + self._search_bytes(settings)
         return settings.max_graphs * GRAPH_BYTES + work
 
     def _prefill_bytes(self, tokens: int) -> int:
@@ -79,9 +77,11 @@ class Cost:
         elements = 5 * c.hidden_size + 2 * self._qkv + 3 * c.intermediate_size
         return tokens * elements * self.itemsize
 
-    def _search_bytes(self, rows: int) -> int:
+    def _search_bytes(self, settings: EngineSettings) -> int:
+        """Scores, and the parts of attention over the longest context, beside what every pass takes."""
+        rows, splits = settings.max_batch_rows, MEASURED.most_splits(-(-settings.max_batch_tokens // PAGE_TOKENS))
         scores = 2 * max(self.level_sizes) * 4
-        parts = SPLITS * self.config.heads * self.config.head_dim * 4
+        parts = splits * self.config.heads * self.config.head_dim * self.itemsize
         return self._prefill_bytes(rows) + rows * (scores + parts)
 
     @property
