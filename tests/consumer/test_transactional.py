@@ -1,0 +1,261 @@
+"""What the transactional publisher does with every end that a transaction can take; no broker, injected time."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from consumer.serving.bad_records import BadRecordLimit
+from consumer.serving.in_flight import InFlight, Outcome
+from consumer.serving.offsets import Ticket
+from consumer.serving.repeats import RepeatCache
+from consumer.serving.settings import BatchSettings
+from consumer.serving.transactional import Answered, Transactional
+from consumer.serving.turns import Turns
+from consumer.serving.writer import DeadLetterSent, ReplySent, ReplyWriter, Sent
+from consumer.stream.errors import StreamError
+from consumer.stream.partition import Partition
+from consumer.stream.producer import Delivery, Failure, FailureKind
+from consumer.stream.settings import KafkaSettings
+from consumer.stream.transactions import TransactionalProducer, TransactionError
+from consumer.wire.dead_letter import SourceRecord
+from consumer.wire.errors import WireError
+from consumer.wire.headers import RequestHeaders
+from engine.errors import RequestError
+from tests.consumer.events import Events
+
+P, Q = Partition("recall.requests", 0), Partition("recall.requests", 1)
+
+
+@dataclass
+class FakeProducer:
+    """Takes everything, unless told what fails: sends by topic (of the next transaction only), steps by name."""
+
+    failures: dict[str, Failure] = field(default_factory=dict)
+    errors: dict[str, list[Exception]] = field(default_factory=dict)
+    calls: list[str] = field(default_factory=list)
+    committed: list[tuple[list[Sent], dict[Partition, int]]] = field(default_factory=list)
+    on_poll: Any = None
+    _sent: list[Sent] = field(default_factory=list)
+    _reports: list[Delivery[Sent]] = field(default_factory=list)
+    _offsets: dict[Partition, int] = field(default_factory=dict)
+
+    def _step(self, name: str) -> None:
+        self.calls.append(name)
+        if self.errors.get(name):
+            raise self.errors[name].pop(0)
+
+    def start(self) -> None:
+        self._step("start")
+
+    def begin(self) -> None:
+        self._step("begin")
+        self._sent, self._reports, self._offsets = [], [], {}
+
+    def send(self, sent: Sent, topic: str, **_: object) -> None:
+        self._sent.append(sent)
+        self._reports.append(Delivery(sent, self.failures.get(topic)))
+
+    def poll(self, _timeout: float) -> list[Delivery[Sent]]:
+        if self.on_poll:
+            self.on_poll()
+        reports, self._reports = self._reports, []
+        return reports
+
+    def add_offsets(self, offsets: Mapping[Partition, int], membership: bytes) -> None:
+        self._step("offsets")
+        assert membership == b"member"
+        self._offsets = dict(offsets)
+
+    def commit(self) -> None:
+        self._step("commit")
+        self.committed.append((self._sent, self._offsets))
+
+    def abort(self) -> None:
+        self.failures = {}
+        self._step("abort")
+
+
+class Made:
+    """A publisher on a fake producer, with what it confirmed."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.now = 100.0
+        self.kafka = KafkaSettings.model_validate({"delivery": "exactly-once", **changes})
+        self.producer = FakeProducer()
+        self.events = Events()
+        self.confirmed: list[int] = []
+        self.turns: Turns[Answered] = Turns(lambda: self.now)
+        self.turns.member(b"member")
+        batch = BatchSettings()
+        writer = ReplyWriter(
+            self.kafka,
+            self.events,
+            lambda: self.now,
+            BadRecordLimit(batch),
+            RepeatCache(batch, lambda: None, lambda: self.now),
+        )
+        self.publisher = Transactional(
+            self.kafka,
+            self.turns,
+            writer,
+            cast("TransactionalProducer[Sent]", self.producer),
+            lambda items: self.confirmed.extend(item.ticket.offset for item in items),
+            self.events,
+            lambda: self.now,
+        )
+
+    def deliver(self, offset: int, partition: Partition = P, topic: str = "recall.replies") -> Outcome:
+        """A record, read; its answer, not given yet."""
+        ticket = Ticket(partition, offset, 1)
+        record = SourceRecord(*partition, offset, 0, b"k", b"v", (), True)
+        item = InFlight(
+            record, ticket, self.now, self.now + 60, RequestHeaders(), topic, WireError("expired", "", request_id="r")
+        )
+        self.turns.deliver(ticket)
+        return Outcome(item, RequestError("expired", "late"), "queue")
+
+    def publish(self, *outcomes: Outcome) -> None:
+        self.publisher.publish(outcomes)
+
+    def rest(self) -> None:
+        """Let the pause after an abort pass."""
+        self.now += 5
+        self.publish()
+
+    def replied(self) -> list[int]:
+        """Offsets whose reply was committed, in order."""
+        return [each.item.ticket.offset for sends, _ in self.producer.committed for each in sends]
+
+
+@pytest.fixture
+def made() -> Made:
+    return Made()
+
+
+def failure(kind: FailureKind, code: str = "X", *, local: bool = False) -> Failure:
+    return Failure(kind, code, "why", local)
+
+
+def test_answers_and_offsets_are_one_transaction(made: Made) -> None:
+    made.publish(made.deliver(0), made.deliver(1), made.deliver(7, Q))
+    assert made.producer.calls == ["begin", "offsets", "commit"]
+    ((_, offsets),) = made.producer.committed
+    assert offsets == {P: 2, Q: 8}
+    assert made.replied() == made.confirmed == [0, 1, 7]
+    assert made.events.count["committed"] == 1
+
+
+def test_nothing_is_begun_without_an_answer_whose_turn_it_is(made: Made) -> None:
+    made.deliver(0)
+    made.publish(made.deliver(1))
+    assert made.producer.calls == []
+
+
+def test_an_aborted_transaction_is_repeated_with_the_same_replies_after_a_pause(made: Made) -> None:
+    made.producer.errors["offsets"] = [TransactionError("ILLEGAL_GENERATION", "moved on")]
+    made.publish(made.deliver(0))
+    assert made.producer.calls == ["begin", "offsets", "abort"]
+    assert made.confirmed == []
+    made.publish(made.deliver(1))
+    assert made.producer.calls.count("begin") == 1, "it rests"
+    made.rest()
+    assert made.replied() == made.confirmed == [0, 1]
+    assert made.events.count["replied:expired"] == 2, "written once each"
+    assert made.events.count["commit_failed"] == 1
+
+
+def test_pauses_grow_and_are_over_after_a_commit(made: Made) -> None:
+    made.producer.errors["commit"] = [TransactionError("X", "") for _ in range(3)]
+    made.publish(made.deliver(0))
+    pauses = [made.publisher.patience]
+    for _ in range(2):
+        made.rest()
+        pauses.append(made.publisher.patience)
+    assert pauses == sorted(pauses)
+    assert pauses[0] < pauses[2]
+    made.rest()
+    assert made.confirmed == [0]
+    assert made.publisher.patience == pytest.approx(0.1)
+
+
+def test_aborts_without_end_end_the_process(made: Made) -> None:
+    made.producer.errors["commit"] = [TransactionError("X", "") for _ in range(99)]
+    made.publish(made.deliver(0))
+    for _ in range(11):
+        made.rest()
+    with pytest.raises(StreamError, match="no transaction can be committed: X"):
+        made.rest()
+    assert made.confirmed == []
+
+
+def test_a_producer_that_is_out_ends_the_process_and_confirms_nothing(made: Made) -> None:
+    made.producer.errors["commit"] = [StreamError("fenced")]
+    with pytest.raises(StreamError, match="fenced"):
+        made.publish(made.deliver(0))
+    assert made.confirmed == []
+
+
+def test_a_reply_without_a_topic_becomes_a_dead_letter_at_once_and_its_neighbours_are_sent_again(made: Made) -> None:
+    made.producer.failures = {"elsewhere": failure("topic_unknown")}
+    made.publish(made.deliver(0), made.deliver(1, topic="elsewhere"), made.deliver(2))
+    assert made.producer.calls == ["begin", "offsets", "abort", "begin", "offsets", "commit"]
+    ((sends, offsets),) = made.producer.committed
+    assert [type(each) for each in sends] == [ReplySent, DeadLetterSent, ReplySent]
+    assert offsets == {P: 3}
+    assert made.events.count["dead:reply_topic_unknown"] == 1
+
+
+def test_suspects_of_a_refused_batch_are_sent_alone(made: Made) -> None:
+    made.producer.failures = {"recall.replies": failure("too_large")}
+    made.publish(made.deliver(0), made.deliver(1))
+    ((sends, _),) = made.producer.committed
+    assert [(each.alone, isinstance(each, ReplySent) and each.shrunk) for each in sends] == [(True, False)] * 2
+
+
+def test_records_that_fell_with_their_transaction_are_no_culprits(made: Made) -> None:
+    made.producer.failures = {"recall.replies": failure("other", "_PURGE_QUEUE")}
+    made.publish(made.deliver(0))
+    assert made.confirmed == []
+    made.rest()
+    assert made.replied() == [0]
+
+
+def test_a_record_that_can_never_be_delivered_ends_the_process(made: Made) -> None:
+    made.producer.failures = {"recall.replies": failure("other", "CORRUPT")}
+    with pytest.raises(StreamError, match="undeliverable: CORRUPT"):
+        made.publish(made.deliver(0))
+
+
+def test_a_partition_lost_before_the_commit_aborts_and_only_the_others_are_answered(made: Made) -> None:
+    made.producer.on_poll = lambda: made.turns.withdraw([P], 0.0)
+    made.publish(made.deliver(0), made.deliver(5, Q))
+    assert "commit" not in made.producer.calls
+    assert made.confirmed == [0], "released: it is answered by the next owner"
+    made.rest()
+    assert made.replied() == [5]
+    assert made.producer.committed[0][1] == {Q: 6}
+
+
+def test_an_answer_that_comes_after_its_partition_left_is_dropped_and_released(made: Made) -> None:
+    late = made.deliver(0)
+    made.turns.withdraw([P], 0.0)
+    made.publish(late)
+    assert made.producer.calls == []
+    assert made.confirmed == [0]
+
+
+def test_a_bad_record_is_a_reply_and_a_dead_letter_in_one_transaction(made: Made) -> None:
+    outcome = made.deliver(0)
+    made.publish(Outcome(outcome.item, RequestError("bad_request", "no"), "decode"))
+    ((sends, offsets),) = made.producer.committed
+    assert {type(each) for each in sends} == {ReplySent, DeadLetterSent}
+    assert offsets == {P: 1}
+
+
+def test_more_than_fits_goes_in_several_transactions(made: Made) -> None:
+    outcomes: Sequence[Outcome] = [made.deliver(offset) for offset in range(600)]
+    made.publish(*outcomes)
+    assert [len(sends) for sends, _ in made.producer.committed] == [256, 256, 88]
+    assert made.confirmed == list(range(600))
