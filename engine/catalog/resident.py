@@ -202,6 +202,8 @@ class ResidentCatalog:
         return values
 
     def _live(self, tags: TagFilter | None) -> _Live:
+        if tags is None:
+            return self._everything
         key = FilterKey.of(tags)
         if key == FilterKey():
             return self._everything
