@@ -177,8 +177,8 @@ class RequestConsumer:
     def close(self, budget: float) -> bool:
         """Leave the group; the listener is asked to give up its partitions first. Safe to call twice.
 
-        False: it took longer than ``budget`` seconds, for the client waits for the brokers' answer to a commit. The
-        listener hears no more then, and what was not committed is the next owner's.
+        False: it takes longer than ``budget`` seconds, for the client waits for the brokers' answer to a commit. It
+        goes on in a thread of its own, which the end of the process does not wait for.
         """
         if self._closed:
             return True

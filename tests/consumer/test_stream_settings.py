@@ -1,6 +1,7 @@
 """Kafka's settings: what is fixed stays fixed, what contradicts is refused, secrets are not shown."""
 
 import pytest
+from confluent_kafka import Consumer
 from pydantic import ValidationError
 
 from consumer.stream.settings import KafkaSettings
@@ -21,6 +22,8 @@ def test_options_that_the_guarantees_rest_on_cannot_be_changed(name: str, option
     ("option", "setting"),
     [
         ("group.id", "kafka.group_id"),
+        ("group.protocol", "kafka.group_protocol"),
+        ("group.instance.id", "kafka.instance_id"),
         ("bootstrap.servers", "kafka.bootstrap_servers"),
         ("metadata.broker.list", "kafka.bootstrap_servers"),
         ("message.max.bytes", "kafka.max_message_bytes"),
@@ -38,6 +41,23 @@ def test_nothing_is_committed_or_reset_behind_our_back() -> None:
     assert options["enable.auto.offset.store"] is False
     assert options["auto.offset.reset"] == "error"
     assert options["partition.assignment.strategy"] == "cooperative-sticky"
+
+
+def test_what_the_brokers_decide_is_not_given_with_the_consumer_protocol() -> None:
+    """The client refuses to be made with these."""
+    options = KafkaSettings().consumer("consumer")
+    refused = {"session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy", "group.instance.id"}
+    assert not refused & options.keys()
+    assert options["group.protocol"] == "consumer"
+    assert Consumer(options) is not None
+
+
+@pytest.mark.parametrize("protocol", ["auto", "consumer"])
+def test_static_membership_is_for_the_classic_protocol_and_says_why(protocol: str) -> None:
+    with pytest.raises(ValidationError, match="could not come back under its name"):
+        KafkaSettings.model_validate({"instance_id": "a", "group_protocol": protocol})
+    settings = KafkaSettings(instance_id="a", group_protocol="classic")
+    assert settings.consumer("classic")["group.instance.id"] == "a"
 
 
 def test_replies_are_idempotent_and_acknowledged_by_all_and_create_no_topic() -> None:
