@@ -1,17 +1,12 @@
 """``catalog activate`` and ``catalog rollback``: move the pointer."""
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
 from catalog_sync.settings import CatalogSettings
+from consumer.cli.catalog.models import only_model
 from consumer.cli.catalog.on_redis import OnRedis
 from consumer.cli.catalog.shown import say_current
-from engine.errors import CatalogError
-
-if TYPE_CHECKING:
-    from catalog_sync.publisher import Publisher
 
 
 class Activate(OnRedis):
@@ -32,14 +27,6 @@ class Rollback(OnRedis):
 
     def run(self, settings: CatalogSettings) -> None:
         with self.publisher(settings) as publisher:
-            model = self.model or self._only_model(publisher)
+            model = self.model or only_model(publisher)
             pointer = publisher.rollback(model)
         say_current(model, pointer)
-
-    def _only_model(self, publisher: "Publisher") -> str:
-        models = list(publisher.status().pointers)
-        if not models:
-            raise CatalogError("no_previous", "no model has a current version")
-        if len(models) > 1:
-            raise CatalogError("model", f"name the --model; with a current version: {', '.join(models)}")
-        return models[0]

@@ -9,6 +9,8 @@ from pydantic_settings import CliSubCommand, SettingsError, get_subcommand
 from catalog_sync.settings import CatalogSettings
 from consumer.cli.catalog.activate import Activate, Rollback
 from consumer.cli.catalog.build import Build
+from consumer.cli.catalog.delta import DeltaCommand, Rebase
+from consumer.cli.catalog.follow import Follow
 from consumer.cli.catalog.guard import Guard
 from consumer.cli.catalog.keygen import Keygen
 from consumer.cli.catalog.pin import PinCommand, Unpin
@@ -17,6 +19,7 @@ from consumer.cli.catalog.publish import Publish
 from consumer.cli.catalog.quarantine import Quarantine
 from consumer.cli.catalog.status import Status
 from consumer.service.settings import LayeredSettings
+from consumer.stream.settings import KafkaSettings
 
 
 class CatalogCommand(LayeredSettings):
@@ -27,8 +30,13 @@ class CatalogCommand(LayeredSettings):
 
     catalog: CatalogSettings = Field(default_factory=CatalogSettings, description="where catalogs come from")
 
+    kafka: KafkaSettings = Field(default_factory=KafkaSettings, description="where `catalog follow` reads")
+
     build: CliSubCommand[Build] = Field(description="make a catalog file of an item table")
     publish: CliSubCommand[Publish] = Field(description="upload a catalog file and make it current")
+    delta: CliSubCommand[DeltaCommand] = Field(description="add, replace and withdraw items of the current version")
+    follow: CliSubCommand[Follow] = Field(description="publish the item changes of a Kafka topic")
+    rebase: CliSubCommand[Rebase] = Field(description="write a version made by deltas out in full")
     status: CliSubCommand[Status] = Field(description="show versions and instances")
     activate: CliSubCommand[Activate] = Field(description="make an uploaded version current")
     rollback: CliSubCommand[Rollback] = Field(description="go back to the version before")
@@ -45,12 +53,18 @@ class CatalogCommand(LayeredSettings):
         if not isinstance(command, SUB_COMMANDS):
             names = [name for name, field in type(self).model_fields.items() if _is_sub_command(field)]
             raise SettingsError(f"a sub-command is missing: {', '.join(names)}")
-        command.run(self.catalog)
+        if isinstance(command, Follow):
+            command.run(self.catalog, self.kafka)
+        else:
+            command.run(self.catalog)
 
 
 SUB_COMMANDS = (
     Build,
     Publish,
+    DeltaCommand,
+    Follow,
+    Rebase,
     Status,
     Activate,
     Rollback,

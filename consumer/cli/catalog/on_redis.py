@@ -22,6 +22,11 @@ class OnRedis(BaseModel):
     url: SecretStr | None = Field(None, description="Redis; in the place of the setting catalog.url")
     namespace: str | None = Field(None, description="in the place of the setting catalog.namespace")
 
+    def merged(self, settings: CatalogSettings) -> CatalogSettings:
+        """The settings with what the flags say."""
+        given = {name: value for name in ("url", "namespace") if (value := getattr(self, name)) is not None}
+        return CatalogSettings.model_validate(dict(settings) | given)
+
     @contextmanager
     def publisher(self, settings: CatalogSettings) -> Iterator["Publisher"]:
         """Raises CatalogError ``redis`` for whatever Redis or the way to it has."""
@@ -30,8 +35,7 @@ class OnRedis(BaseModel):
         from catalog_sync.connection import connect
         from catalog_sync.publisher import Publisher
 
-        given = {name: value for name in ("url", "namespace") if (value := getattr(self, name)) is not None}
-        merged = CatalogSettings.model_validate(dict(settings) | given)
+        merged = self.merged(settings)
         try:
             with connect(merged) as client:
                 yield Publisher(client, merged.namespace)

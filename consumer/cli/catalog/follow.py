@@ -1,0 +1,109 @@
+"""``catalog follow``: item changes from a Kafka topic become versions."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from catalog_sync.settings import CatalogSettings
+from consumer.cli.catalog.delta import REBASE_AFTER
+from consumer.cli.catalog.models import only_model
+from consumer.cli.catalog.on_redis import OnRedis
+from consumer.cli.catalog.shown import say
+from consumer.stream.settings import KafkaSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from threading import Event
+
+    from catalog_sync.change_feed import ChangeFeed, ChangeRecord, FeedResult
+    from consumer.wire.dead_letter import SourceRecord
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
+
+
+class Follow(OnRedis):
+    """Publish the item changes of a Kafka topic as deltas of the current version; runs until it is stopped.
+
+    Offsets are committed after the publish: killed at any point, it reads some changes again, which changes nothing.
+    """
+
+    topic: str = Field("recall.items", min_length=1, description="topic of item changes")
+    group_id: str = Field("recallstream-items", min_length=1, description="consumer group whose offsets are used")
+    bootstrap: str | None = Field(None, min_length=1, description="brokers; in the place of kafka.bootstrap-servers")
+    model: str | None = Field(None, description="model id; may be left out if only one model has a current version")
+    seconds: float = Field(0.5, gt=0, le=60, description="changes of so long make one version")
+    limit: int = Field(10_000, ge=1, le=1_000_000, description="most changes of one version")
+    key: Path | None = Field(None, description="PEM file of an Ed25519 private key to sign the manifests with")
+    rebase_after: int = Field(
+        REBASE_AFTER, ge=0, le=200, description="deltas after which the version is written out in full; 0: never"
+    )
+
+    def run(self, settings: CatalogSettings, kafka: KafkaSettings) -> None:
+        import signal
+        from threading import Event
+
+        from catalog_sync.change_feed import ChangeFeed
+        from catalog_sync.deltas import DeltaPublisher
+        from catalog_sync.rebase_helper import RebaseHelper, signer
+        from consumer.stream.item_changes import ItemChanges
+
+        stop = Event()
+        before = {each: signal.signal(each, lambda *_: stop.set()) for each in (signal.SIGTERM, signal.SIGINT)}
+        given = {"group_id": self.group_id} | ({"bootstrap_servers": self.bootstrap} if self.bootstrap else {})
+        try:
+            with (
+                self.publisher(settings) as publisher,
+                RebaseHelper(self.merged(settings), self.key, say) as helper,
+                ItemChanges(kafka.model_copy(update=given), self.topic) as changes,
+            ):
+                deltas = DeltaPublisher(publisher, signer(self.key))
+                feed = ChangeFeed(deltas, self.model or only_model(publisher))
+                say(f"following {self.topic}")
+                while not stop.is_set():
+                    records = changes.read(self.seconds, self.limit, stop)
+                    if records:
+                        result = _published(feed, [_change(record) for record in records], stop)
+                        if result is None:
+                            break
+                        changes.commit()
+                        _tell(result, len(records))
+                        if result.version is not None and 0 < self.rebase_after <= result.chain:
+                            helper.start(result.version)
+                    helper.look()
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+
+def _published(feed: "ChangeFeed", changes: "Sequence[ChangeRecord]", stop: "Event") -> "FeedResult | None":
+    """Tries until Redis takes it; none if it is to stop before that."""
+    import random
+
+    import redis
+
+    from catalog_sync.state import Backoff
+
+    backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, 0.2, random.random)
+    while True:
+        try:
+            return feed.publish(changes)
+        except redis.RedisError as error:
+            pause = backoff.pause()
+            say(f"not published, tried again in {pause:.1f} s: Redis: {error}")
+            if stop.wait(pause):
+                return None
+
+
+def _change(record: "SourceRecord") -> "ChangeRecord":
+    from catalog_sync.change_feed import ChangeRecord
+
+    return ChangeRecord(f"{record.topic} {record.partition} @ {record.offset}", record.key, record.value)
+
+
+def _tell(result: "FeedResult", records: int) -> None:
+    for line in result.refused:
+        say(f"refused: {line}")
+    if result.version is not None:
+        say(f"version {result.version}: {result.upserts:,} items added or replaced, {result.withdrawn:,} withdrawn, "
+            f"from {records:,} records")  # fmt: skip
