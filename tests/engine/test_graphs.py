@@ -201,7 +201,8 @@ def test_buckets_cover_up_to_the_largest_and_waste_little(most: int) -> None:
         assert round_up(buckets, most) == most
         assert round_up(buckets, most + 1) == most + 1
     tokens = [*token_buckets(most)]
-    assert all(b - a <= 128 for a, b in pairwise(tokens))
+    assert all(b - a <= max(128, a // 8) for a, b in pairwise(tokens))
+    assert len(tokens) < 33 + 8 * max(0, most // 4096).bit_length()
 
 
 def test_a_switched_off_prefill_has_no_buckets() -> None:
@@ -212,7 +213,7 @@ def test_the_cheapest_graphs_are_captured_and_no_more_than_allowed() -> None:
     settings = EngineSettings(model=Path("unused"), max_batch=8, max_graphs=50, graph_beams=((20, 300, 900), (1, 2)))
     limits = BatchLimits.of(settings, 1000)
     prefills = prefill_shapes(settings, 40_000)
-    assert [shape.tokens for shape in prefills] == list(token_buckets(4096))
+    assert [shape.tokens for shape in prefills] == list(token_buckets(12_288))
     assert all((shape.requests, shape.pages) == (8, 313) for shape in prefills)
     shapes = search_shapes(settings, limits, 3, 40_000, len(prefills))
     assert len(prefills) + len(shapes) == 50
