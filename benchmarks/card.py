@@ -76,11 +76,18 @@ class CardWatch:
         return {"sm_mhz": median(clocks), "watts": round(median(watts), 1), "samples": len(clocks)}
 
     def _sample(self, nvml: Any) -> None:
-        handle = nvml.nvmlDeviceGetHandleByIndex(self._index)
+        handle = _handle(nvml, self._index)
         while not self._stop.is_set():
             clock = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
             self._samples.append((clock, nvml.nvmlDeviceGetPowerUsage(handle) / 1e3))
             self._stop.wait(_SAMPLE_S)
+
+
+def _handle(nvml: Any, index: int) -> Any:
+    """The card that CUDA calls ``index``: of those that this process may see."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    name = visible.split(",")[index].strip() if visible else str(index)
+    return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)
 
 
 def _nvml() -> Any:

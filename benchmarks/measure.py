@@ -70,6 +70,7 @@ def graph_ms(work: Callable[[], object], device: torch.device, runs: int) -> Tim
         work()
         return wall_ms(work, runs)
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())  # which may still be filling the inputs in
     with torch.cuda.stream(stream):
         work()  # compiles, and lets libraries take their workspaces before the capture
         stream.synchronize()

@@ -41,7 +41,7 @@ from benchmarks.summary import (
     SAME_ALONE,
     TRANSFORMERS,
 )
-from benchmarks.unconstrained import without_constraint
+from benchmarks.unconstrained import FreeSelection
 from engine.catalog.catalog import Catalog
 from engine.errors import RecallstreamError
 from engine.recall_engine import RecallEngine
@@ -164,14 +164,15 @@ class Offline:
         if not self._options.free or not cases:
             return
         settings = engine_settings(model, cases, self._device)
+        selection = FreeSelection(cases[0].shape.codes, self._device)
         with graphs_of(cases):
             bound = load_engine(settings, catalog)
-            with without_constraint(cases[0].shape.codes, self._device):
+            with selection.in_place():
                 free = load_engine(settings, catalog)
         for case in cases:
 
             def make(case: Case = case) -> Row:
-                with without_constraint(case.shape.codes, self._device):
+                with selection.in_place():
                     row = run_case(free, case, self._options.runs).row()
                 return row | {"with_it_ms": round(run_case(bound, case, self._options.runs).wall.median_ms, 4)}
 

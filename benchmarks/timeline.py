@@ -36,7 +36,7 @@ class Timeline:
 def traced() -> Iterator[Timeline]:
     """All work on the device meanwhile, whichever thread launched it."""
     timeline = Timeline()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profiler:
         yield timeline
         torch.cuda.synchronize()
     with tempfile.TemporaryDirectory() as scratch:

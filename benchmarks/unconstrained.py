@@ -1,8 +1,7 @@
 """The engine without its constraint: any code may follow any other. It finds no items; what it does is take time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import torch
@@ -13,34 +12,39 @@ from kernels.selection.expand_select import Selection
 from kernels.selection.tries import LevelTries
 
 
-@contextmanager
-def without_constraint(codes: int, device: torch.device) -> Iterator[None]:
-    """The search of engines made and run inside takes the best of every code of every beam, by the same kernels."""
-    kept = backend.expand_select
-    backend.expand_select = _free_select(kept, codes, device)
-    try:
-        yield
-    finally:
-        backend.expand_select = kept
+class FreeSelection:
+    """``expand_select`` over a trie that has every code below every node.
 
+    Graphs that were captured with it read its memory: it has to outlive them.
+    """
 
-def _free_select(kernel: Callable[..., Selection], codes: int, device: torch.device) -> Callable[..., Selection]:
-    root, below = full_levels(codes, device)
+    def __init__(self, codes: int, device: torch.device) -> None:
+        self._codes, self._kernel = codes, backend.expand_select
+        self._levels = full_levels(codes, device)
+        self._tries: dict[tuple[bool, int], LevelTries] = {}
 
-    @cache
-    def tries(first: bool, requests: int) -> LevelTries:
-        columns = root if first else below
-        return LevelTries.of(*([column] * requests for column in columns))
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The search of engines that are made or run eagerly inside takes the best of every code of every beam."""
+        backend.expand_select = self
+        try:
+            yield
+        finally:
+            backend.expand_select = self._kernel
 
-    def select(
-        logits: Tensor, scores: Tensor, nodes: Tensor, width: Tensor, keep: Tensor, real: LevelTries, *more: Any
+    def __call__(
+        self, logits: Tensor, scores: Tensor, nodes: Tensor, width: Tensor, keep: Tensor, real: LevelTries, *more: Any
     ) -> Selection:
-        first = logits.shape[1] == 1
-        found = kernel(logits, scores, nodes % codes, width, keep, tries(first, len(width)), *more)
+        tries = self._tries_of(logits.shape[1] == 1, len(width))
+        found = self._kernel(logits, scores, nodes % self._codes, width, keep, tries, *more)
         leaves = min(len(code) for code in real.code)
         return found._replace(nodes=found.nodes % leaves)  # the last level's are looked up in the catalog
 
-    return select
+    def _tries_of(self, first: bool, requests: int) -> LevelTries:
+        if (first, requests) not in self._tries:
+            columns = self._levels[0 if first else 1]
+            self._tries[first, requests] = LevelTries.of(*([column] * requests for column in columns))
+        return self._tries[first, requests]
 
 
 Columns = tuple[Tensor, Tensor, Tensor, Tensor]

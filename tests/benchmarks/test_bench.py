@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -377,6 +378,20 @@ def test_the_clock_and_power_of_the_card_are_watched_while_it_works(monkeypatch:
     with card.CardWatch(CPU) as quiet:
         pass
     assert quiet.summary() is None
+
+
+@pytest.mark.parametrize(("visible", "card_of_0"), [(None, 0), ("3,1", 3), ("GPU-abc", "GPU-abc")])
+def test_the_card_that_is_watched_is_the_one_that_the_process_sees(
+    visible: str | None, card_of_0: int | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    asked: list[int | str] = []
+    nvml = SimpleNamespace(nvmlDeviceGetHandleByIndex=asked.append, nvmlDeviceGetHandleByUUID=asked.append)
+    card._handle(nvml, 0)  # noqa: SLF001  (needs no thread and no card this way)
+    assert asked == [card_of_0]
 
 
 def test_an_ablation_replaces_the_kernel_only_while_it_is_held(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from benchmarks.cases import Case
 from benchmarks.engine_run import graphs_of
 from benchmarks.shapes import SHAPES
 from benchmarks.timeline import Span, shares
-from benchmarks.unconstrained import without_constraint
+from benchmarks.unconstrained import FreeSelection
 from docs.performance_targets import targets_section
 from engine.runtime import buckets
 from kernels import backend
@@ -42,7 +42,7 @@ def test_without_a_constraint_the_best_of_all_codes_are_taken() -> None:
     one = torch.ones(1, dtype=torch.int32)
     only = torch.tensor([0, 1], dtype=torch.int32)
     real = LevelTries.of([only], [torch.zeros(1, dtype=torch.int32)], [only], [only])  # one item, by one code
-    with without_constraint(codes, CPU):
+    with FreeSelection(codes, CPU).in_place():
         found = backend.expand_select(
             logits, scores, torch.zeros(1, width, dtype=torch.int32), width * one, width * one, real,
             torch.tensor([[NO_ITEM]], dtype=torch.int32), None, torch.zeros(1, dtype=torch.bool),
