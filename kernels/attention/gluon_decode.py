@@ -17,13 +17,14 @@ from kernels.attention.gluon_pages import (
     make_barriers,
     produce,
     start_last,
+    store_rows,
 )
 from kernels.attention.triton_splits import LOG2_E, Parts, split_size
 
 
 @gluon.jit
 def _place(
-    tile, row_blocks, width, context_len, R, wide, short, short_split, long_split,
+    tile, row_blocks, width, context_len, R, split_pages, wide,
     HEADS: gl.constexpr, GROUP: gl.constexpr, PAGE: gl.constexpr,
 ):  # fmt: skip
     """First row, head, split and request of a tile; live rows and tokens of the request; pages of the tile.
@@ -37,26 +38,25 @@ def _place(
     live_rows = gl.load(width + r) * GROUP
     length = gl.load(context_len + r)
     pages = (length + PAGE - 1) // PAGE
-    split_pages = split_size(pages, live_rows, wide, short, short_split, long_split)
-    first = split * split_pages
-    blocks = gl.where(row0 < live_rows, gl.maximum(gl.minimum(pages - first, split_pages), 0), 0)
+    size = split_size(pages, live_rows, split_pages, wide)
+    first = split * size
+    blocks = gl.where(row0 < live_rows, gl.maximum(gl.minimum(pages - first, size), 0), 0)
     return row0, head, split, r, live_rows, length, first, blocks
 
 
 @gluon.jit
 def _consume(
     queries, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, context_len, width, out, log_out,
-    W, R, row_blocks, tiles, wide, short, short_split, long_split, scale,
+    W, R, row_blocks, tiles, split_pages, wide, scale,
     HALF: gl.constexpr, HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, PAGE: gl.constexpr,
 ):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, PAGE, 16])
     wide_loads: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
     by_row: gl.constexpr = gl.SliceLayout(1, layout)
-    columns = gl.arange(0, DIM, layout=gl.SliceLayout(0, layout))
     base = gl.to_tensor(0)
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         row0, head, split, r, live_rows, length, first, blocks = _place(
-            tile, row_blocks, width, context_len, R, wide, short, short_split, long_split, HEADS, GROUP, PAGE
+            tile, row_blocks, width, context_len, R, split_pages, wide, HEADS, GROUP, PAGE
         )
         if blocks > 0:
             row0 += HALF * ROWS
@@ -77,20 +77,21 @@ def _consume(
             at = beam * (HEADS * GROUP) + head * GROUP + rows % GROUP
             inverse = 1.0 / total
             gl.store(log_out + at, peak + gl.log2(total), mask=rows < live_rows)
-            value = end_last(token, v_empty, base - 1) * inverse[:, None]
-            gl.store(out + at[:, None] * DIM + columns[None, :], value, mask=(rows < live_rows)[:, None])
+            value = (end_last(token, v_empty, base - 1) * inverse[:, None]).to(gl.bfloat16)
+            there = out + (((split * R + r).to(gl.int64) * W) * (HEADS * GROUP) + head * GROUP) * DIM
+            store_rows(queries, value, there, row0, live_rows, GROUP, HEADS * GROUP, DIM, wide_loads)
 
 
 @gluon.jit
 def _produce(
     page_table, keys, values, k_ring, v_ring, k_full, k_empty, v_full, v_empty, context_len, width,
-    R, row_blocks, tiles, max_pages, wide, short, short_split, long_split,
+    R, row_blocks, tiles, max_pages, split_pages, wide,
     HEADS: gl.constexpr, GROUP: gl.constexpr, PAGE: gl.constexpr,
 ):  # fmt: skip
     base = gl.to_tensor(0)
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         _row0, head, _split, r, _live_rows, _length, first, blocks = _place(
-            tile, row_blocks, width, context_len, R, wide, short, short_split, long_split, HEADS, GROUP, PAGE
+            tile, row_blocks, width, context_len, R, split_pages, wide, HEADS, GROUP, PAGE
         )
         if blocks > 0:
             produce(
@@ -100,12 +101,10 @@ def _produce(
             base += blocks
 
 
-@gluon.jit(
-    do_not_specialize=["W", "R", "row_blocks", "tiles", "max_pages", "wide", "short", "short_split", "long_split"]
-)
+@gluon.jit(do_not_specialize=["W", "R", "row_blocks", "tiles", "max_pages", "split_pages", "wide"])
 def attend_beams(
     q, keys, values, page_table, context_len, width, out, log_out,
-    W, R, row_blocks, tiles, max_pages, wide, short, short_split, long_split, scale,
+    W, R, row_blocks, tiles, max_pages, split_pages, wide, scale,
     HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, PAGE: gl.constexpr,
 ):  # fmt: skip
     """As many programs as the device runs at once; arguments as in ``triton_decode.attend_beams``.
@@ -125,15 +124,15 @@ def attend_beams(
         [
             (_consume, (
                 queries.index(0), q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, context_len, width, out, log_out,
-                W, R, row_blocks, tiles, wide, short, short_split, long_split, scale, 0, HEADS, GROUP, DIM, PAGE,
+                W, R, row_blocks, tiles, split_pages, wide, scale, 0, HEADS, GROUP, DIM, PAGE,
             )),
             (_consume, (
                 queries.index(1), q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, context_len, width, out, log_out,
-                W, R, row_blocks, tiles, wide, short, short_split, long_split, scale, 1, HEADS, GROUP, DIM, PAGE,
+                W, R, row_blocks, tiles, split_pages, wide, scale, 1, HEADS, GROUP, DIM, PAGE,
             )),
             (_produce, (
                 page_table, keys, values, k_ring, v_ring, k_full, k_empty, v_full, v_empty, context_len, width,
-                R, row_blocks, tiles, max_pages, wide, short, short_split, long_split, HEADS, GROUP, PAGE,
+                R, row_blocks, tiles, max_pages, split_pages, wide, HEADS, GROUP, PAGE,
             )),
         ],
         [4, 1],
@@ -153,6 +152,7 @@ def beam_decode_attention(
     width: Tensor,
     scale: float,
     split_pages: int | None = None,
+    fp8_scale: float | None = None,
 ) -> Tensor:
     """As ``triton_decode.beam_decode_attention``; contexts of at least one token."""
     requests, beams, query_heads, dim = q.shape
@@ -166,7 +166,7 @@ def beam_decode_attention(
         q, TensorDescriptor.from_tensor(k_pages.view(-1, dim), [page, dim], layout),
         TensorDescriptor.from_tensor(v_pages.view(-1, dim), [page, dim], layout),
         page_table, context_len, width, parts.values, parts.logs,
-        beams, requests, row_blocks, tiles, page_table.shape[1], *parts.rule.arguments, scale * LOG2_E,
+        beams, requests, row_blocks, tiles, page_table.shape[1], parts.rule.pages, parts.rule.wide, scale * LOG2_E,
         HEADS=heads, GROUP=group, DIM=dim, PAGE=page, num_warps=4, maxnreg=168,
     )  # fmt: skip
-    return parts.join(q, own_k, own_v, path, context_len, width, scale, page)
+    return parts.join(q, own_k, own_v, path, context_len, width, scale, page, fp8_scale)

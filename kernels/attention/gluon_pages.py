@@ -64,6 +64,20 @@ def load_queries(
 
 
 @gluon.jit
+def store_rows(
+    staging, value, out, row0, live_rows,
+    GROUP: gl.constexpr, QUERY_HEADS: gl.constexpr, DIM: gl.constexpr, tile: gl.constexpr,
+):  # fmt: skip
+    """One warp group's results, by way of the memory of its queries: rows are then written in whole."""
+    staging.store(value)
+    rows = row0 + gl.arange(0, ROWS, layout=gl.SliceLayout(1, tile))
+    columns = gl.arange(0, DIM, layout=gl.SliceLayout(0, tile))
+    at = (rows // GROUP).to(gl.int64) * QUERY_HEADS + rows % GROUP
+    value = staging.load(tile).to(out.dtype.element_ty)
+    gl.store(out + at[:, None] * DIM + columns[None, :], value, mask=(rows < live_rows)[:, None])
+
+
+@gluon.jit
 def _weigh(s, peak, total, scale, operand: gl.constexpr, MASKED: gl.constexpr):
     """Softmax of one block against the running peak: weights, new peak, factor for what came before, new total."""
     new_peak = gl.maximum(peak, gl.max(s, 1) * scale)

@@ -1,6 +1,5 @@
 """``paged_prefill_attention`` for Hopper, bfloat16, heads and pages of 128."""
 
-import torch
 import triton
 from torch import Tensor
 from triton.experimental import gluon
@@ -18,33 +17,39 @@ from kernels.attention.gluon_pages import (
     make_barriers,
     produce,
     start_last,
+    store_rows,
 )
-from kernels.attention.triton_splits import LOG2_E
+from kernels.attention.triton_splits import LOG2_E, attended_like
 
 
 @gluon.jit
-def _place(place, r, before, query_begin, context_len, R, GROUP: gl.constexpr, PAGE: gl.constexpr):
-    """Request, rows and pages of the block of 128 rows at ``place``, where blocks of all requests stand in a row.
+def _extent(query_begin, R, GROUP: gl.constexpr, REQUESTS: gl.constexpr, WARPS: gl.constexpr):
+    """Requests up to the last that has tokens, and the most blocks of 128 rows that one of them has."""
+    flat: gl.constexpr = gl.BlockedLayout([REQUESTS // 32], [32], [WARPS], [0])
+    requests = gl.arange(0, REQUESTS, layout=flat)
+    begins = gl.load(query_begin + requests, mask=requests < R, other=0)
+    tokens = gl.load(query_begin + requests + 1, mask=requests < R, other=0) - begins
+    live = gl.max(gl.where(tokens > 0, requests + 1, 0), 0)
+    return live, (gl.max(tokens, 0) * GROUP + 2 * ROWS - 1) // (2 * ROWS)
 
-    ``r``: a request at or before it, ``before`` blocks stand before that one. Of a request the last block comes first:
-    it has most to do. No pages: there are no more blocks.
+
+@gluon.jit
+def _place(number, live, most, query_begin, context_len, HEADS: gl.constexpr, GROUP: gl.constexpr, PAGE: gl.constexpr):
+    """Request, rows and pages of tile ``number``; no pages where the request has no such block.
+
+    The last blocks of all requests come first: they have most to do.
     """
+    block = most - 1 - number // (HEADS * live)
+    r = number // HEADS % live
     begin = gl.load(query_begin + r)
     tokens = gl.load(query_begin + r + 1) - begin
-    count = (tokens * GROUP + 2 * ROWS - 1) // (2 * ROWS)
-    while (place >= before + count) & (r + 1 < R):
-        r += 1
-        before += count
-        begin = gl.load(query_begin + r)
-        tokens = gl.load(query_begin + r + 1) - begin
-        count = (tokens * GROUP + 2 * ROWS - 1) // (2 * ROWS)
     length = gl.load(context_len + r)
     prefix = length - tokens
-    row0 = (before + count - 1 - place) * (2 * ROWS)
+    row0 = block * (2 * ROWS)
     blocks = gl.minimum(prefix + (row0 + 2 * ROWS - 1) // GROUP, length - 1) // PAGE + 1
-    blocks = gl.where(row0 < 0, 0, blocks)
+    blocks = gl.where((block >= 0) & (row0 < tokens * GROUP), blocks, 0)
     masked = gl.maximum(blocks - (prefix + row0 // GROUP + 1) // PAGE, 1)
-    return r, before, begin, tokens * GROUP, prefix, row0, blocks, masked
+    return r, begin, tokens * GROUP, prefix, row0, blocks, masked
 
 
 @gluon.jit
@@ -56,20 +61,19 @@ def _number(turn):
 
 @gluon.jit
 def _consume(
-    queries, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, query_begin, context_len, out, R, turns, scale,
-    HALF: gl.constexpr, HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, PAGE: gl.constexpr,
+    queries, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, query_begin, context_len, out, R, scale,
+    inverse, HALF: gl.constexpr, REQUESTS: gl.constexpr, HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr,
+    PAGE: gl.constexpr,
 ):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, PAGE, 16])
     tile: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
-    columns = gl.arange(0, DIM, layout=gl.SliceLayout(0, layout))
+    live, most = _extent(query_begin, R, GROUP, REQUESTS, 4)
     base = gl.to_tensor(0)
-    r = gl.to_tensor(0)
-    before = gl.to_tensor(0)
-    for turn in range(turns):
+    for turn in range(gl.cdiv(most * live * HEADS, gl.num_programs(0))):
         number = _number(turn)
         head = number % HEADS
-        r, before, begin, live_rows, prefix, row0, blocks, masked = _place(
-            number // HEADS, r, before, query_begin, context_len, R, GROUP, PAGE
+        _r, begin, live_rows, prefix, row0, blocks, masked = _place(
+            number, live, most, query_begin, context_len, HEADS, GROUP, PAGE
         )
         row0 += HALF * ROWS
         if blocks > 0:
@@ -85,26 +89,23 @@ def _consume(
             )  # fmt: skip
             base += blocks
             token = start_last(p, sums, v_ring, v_full, base - 1)
-            at = (rows // GROUP).to(gl.int64) * (HEADS * GROUP) + rows % GROUP
-            inverse = 1.0 / total
-            value = (end_last(token, v_empty, base - 1) * inverse[:, None]).to(gl.bfloat16)
-            target = out + first_cell + at[:, None] * DIM + columns[None, :]
-            gl.store(target, value, mask=(rows < live_rows)[:, None])
+            factor = inverse / total
+            value = (end_last(token, v_empty, base - 1) * factor[:, None]).to(gl.bfloat16)
+            store_rows(queries, value, out + first_cell, row0, live_rows, GROUP, HEADS * GROUP, DIM, tile)
 
 
 @gluon.jit
 def _produce(
     page_table, keys, values, k_ring, v_ring, k_full, k_empty, v_full, v_empty, query_begin, context_len,
-    R, max_pages, turns,
-    HEADS: gl.constexpr, GROUP: gl.constexpr, PAGE: gl.constexpr,
+    R, max_pages,
+    REQUESTS: gl.constexpr, HEADS: gl.constexpr, GROUP: gl.constexpr, PAGE: gl.constexpr,
 ):  # fmt: skip
+    live, most = _extent(query_begin, R, GROUP, REQUESTS, 1)
     base = gl.to_tensor(0)
-    r = gl.to_tensor(0)
-    before = gl.to_tensor(0)
-    for turn in range(turns):
+    for turn in range(gl.cdiv(most * live * HEADS, gl.num_programs(0))):
         number = _number(turn)
-        r, before, _begin, _live_rows, _prefix, _row0, blocks, _masked = _place(
-            number // HEADS, r, before, query_begin, context_len, R, GROUP, PAGE
+        r, _begin, _live_rows, _prefix, _row0, blocks, _masked = _place(
+            number, live, most, query_begin, context_len, HEADS, GROUP, PAGE
         )
         if blocks > 0:
             produce(
@@ -114,11 +115,11 @@ def _produce(
             base += blocks
 
 
-@gluon.jit(do_not_specialize=["R", "max_pages", "turns"])
+@gluon.jit(do_not_specialize=["R", "max_pages"])
 def attend_causal(
     q, keys, values, page_table, query_begin, context_len, out,
-    R, max_pages, turns, scale,
-    HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, PAGE: gl.constexpr,
+    R, max_pages, scale, inverse,
+    REQUESTS: gl.constexpr, HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, PAGE: gl.constexpr,
 ):  # fmt: skip
     """As many programs as the device runs at once; a tile is 128 rows of a KV head, a row a token and a query head."""
     shared: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, DIM], gl.bfloat16)
@@ -134,15 +135,15 @@ def attend_causal(
         [
             (_consume, (
                 queries.index(0), q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, query_begin, context_len, out,
-                R, turns, scale, 0, HEADS, GROUP, DIM, PAGE,
+                R, scale, inverse, 0, REQUESTS, HEADS, GROUP, DIM, PAGE,
             )),
             (_consume, (
                 queries.index(1), q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, query_begin, context_len, out,
-                R, turns, scale, 1, HEADS, GROUP, DIM, PAGE,
+                R, scale, inverse, 1, REQUESTS, HEADS, GROUP, DIM, PAGE,
             )),
             (_produce, (
                 page_table, keys, values, k_ring, v_ring, k_full, k_empty, v_full, v_empty, query_begin, context_len,
-                R, max_pages, turns, HEADS, GROUP, PAGE,
+                R, max_pages, REQUESTS, HEADS, GROUP, PAGE,
             )),
         ],
         [4, 1],
@@ -158,21 +159,21 @@ def paged_prefill_attention(
     query_begin: Tensor,
     context_len: Tensor,
     scale: float,
+    fp8_scale: float | None = None,
 ) -> Tensor:
     """As the torch twin, all arrays contiguous."""
     tokens, query_heads, dim = q.shape
     heads, page = k_pages.shape[1], k_pages.shape[2]
     group, requests = query_heads // heads, len(context_len)
-    out = torch.empty_like(q)
+    out, inverse = attended_like(q, fp8_scale)
     tiles = (triton.cdiv(tokens * group, 2 * ROWS.value) + requests) * heads
-    programs = min(tiles, multiprocessors(q.device))
     layout = gl.NVMMASharedLayout.get_default_for([page, dim], gl.bfloat16)
-    attend_causal[(programs,)](
+    attend_causal[(min(tiles, multiprocessors(q.device)),)](
         q, TensorDescriptor.from_tensor(k_pages.view(-1, dim), [page, dim], layout),
         TensorDescriptor.from_tensor(v_pages.view(-1, dim), [page, dim], layout),
         page_table, query_begin, context_len, out,
-        requests, page_table.shape[1], triton.cdiv(tiles, programs), scale * LOG2_E,
-        HEADS=heads, GROUP=group, DIM=dim, PAGE=page,
+        requests, page_table.shape[1], scale * LOG2_E, inverse,
+        REQUESTS=max(32, triton.next_power_of_2(requests)), HEADS=heads, GROUP=group, DIM=dim, PAGE=page,
         num_warps=4, maxnreg=168,
     )  # fmt: skip
     return out

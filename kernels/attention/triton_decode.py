@@ -24,10 +24,10 @@ def attend_block(q, k, v, peak, total, sums, scale, seen, MASKED: tl.constexpr):
     return new_peak, total * shrink + tl.sum(weights, 1), sums
 
 
-@triton.jit(do_not_specialize=["W", "R", "max_pages", "wide", "short", "short_split", "long_split"])
+@triton.jit(do_not_specialize=["W", "R", "max_pages", "split_pages", "wide"])
 def attend_beams(
     q, keys, values, page_table, context_len, width, out, log_out,
-    W, R, max_pages, wide, short, short_split, long_split, scale,
+    W, R, max_pages, split_pages, wide, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
@@ -46,11 +46,11 @@ def attend_beams(
     live_rows = tl.load(width + r) * GROUP
     length = tl.load(context_len + r)
     pages = (length + PAGE - 1) // PAGE
-    split_pages = split_size(pages, live_rows, wide, short, short_split, long_split)
-    begin = split * split_pages * PAGE
+    size = split_size(pages, live_rows, split_pages, wide)
+    begin = split * size * PAGE
     if (tl.program_id(0) * ROWS >= live_rows) | (begin >= length):
         return
-    end = tl.minimum(begin + split_pages * PAGE, length)
+    end = tl.minimum(begin + size * PAGE, length)
     full_end = begin + (end - begin) // KEYS * KEYS
 
     some = rows < live_rows
@@ -75,7 +75,7 @@ def attend_beams(
         v = values.load([here, 0])
         v = tl.where(inside[:, None], v, tl.zeros_like(v))
         peak, total, sums = attend_block(q_rows, k, v, peak, total, sums, scale, inside[None, :], True)
-    tl.store(out + cells, sums / total[:, None], mask=some[:, None])
+    tl.store(out + cells, (sums / total[:, None]).to(out.dtype.element_ty), mask=some[:, None])
     tl.store(log_out + at, peak + tl.log2(total), mask=some)
 
 
@@ -91,6 +91,7 @@ def beam_decode_attention(
     width: Tensor,
     scale: float,
     split_pages: int | None = None,
+    fp8_scale: float | None = None,
 ) -> Tensor:
     """As the torch twin; steps of ``own``, rows of ``path`` and all the rest contiguous.
 
@@ -99,9 +100,9 @@ def beam_decode_attention(
     """
     if not fits_triton(q.shape[-1]):
         return decode.beam_decode_attention(
-            q, k_pages, v_pages, page_table, context_len, own_k, own_v, path, width, scale
+            q, k_pages, v_pages, page_table, context_len, own_k, own_v, path, width, scale, fp8_scale
         )
-    args = q, k_pages, v_pages, page_table, context_len, own_k, own_v, path, width, scale, split_pages
+    args = q, k_pages, v_pages, page_table, context_len, own_k, own_v, path, width, scale, split_pages, fp8_scale
     if fits_hopper(q, k_pages):
         from kernels.attention.gluon_decode import beam_decode_attention as for_hopper
 
@@ -121,6 +122,7 @@ def portable_decode(
     width: Tensor,
     scale: float,
     split_pages: int | None = None,
+    fp8_scale: float | None = None,
 ) -> Tensor:
     """Plain Triton."""
     requests, beams, query_heads, dim = q.shape
@@ -133,8 +135,8 @@ def portable_decode(
         q, TensorDescriptor.from_tensor(k_pages.view(-1, dim), [keys, dim]),
         TensorDescriptor.from_tensor(v_pages.view(-1, dim), [keys, dim]),
         page_table, context_len, width, parts.values, parts.logs,
-        beams, requests, page_table.shape[1], *parts.rule.arguments, scale * LOG2_E,
+        beams, requests, page_table.shape[1], parts.rule.pages, parts.rule.wide, scale * LOG2_E,
         HEADS=heads, GROUP=group, DIM=dim, PAGE=page, ROWS=rows, KEYS=keys,
         num_warps=4, num_stages=3,
     )  # fmt: skip
-    return parts.join(q, own_k, own_v, path, context_len, width, scale, page)
+    return parts.join(q, own_k, own_v, path, context_len, width, scale, page, fp8_scale)

@@ -9,20 +9,27 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention.splits import MEASURED, SplitRule
+from kernels.linear.scaled import FP8
 
 LOG2_E = 1.4426950408889634
 
 
+def attended_like(q: Tensor, fp8_scale: float | None) -> tuple[Tensor, float]:
+    """Memory for what is attended to with ``q``, and what it is multiplied by as it is written."""
+    return (torch.empty_like(q), 1.0) if fp8_scale is None else (torch.empty_like(q, dtype=FP8), 1 / fp8_scale)
+
+
 @triton.jit
-def split_size(pages, rows, wide, short, short_split, long_split):
-    """Pages of a split of a context of ``pages`` pages, for ``rows`` query rows of a KV head."""
-    return tl.where(rows > wide, pages, tl.where(pages <= short, short_split, long_split))
+def split_size(pages, rows, split_pages, wide):
+    """Pages of a split of a context of ``pages`` pages, for ``rows`` query rows of a KV head; see ``SplitRule``."""
+    return tl.where(rows > wide, pages, split_pages)
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Attention over each split of the contexts: ``values`` ``[splits, R, W, Hq, D]``, each normalised by itself, and
-    log2-sum-exps ``logs`` ``[splits, R, W, Hq]``, float32; what is past a request's splits or beams is not set.
+    """Attention over each split of the contexts: ``values`` ``[splits, R, W, Hq, D]`` in the queries' dtype, each
+    normalised by itself, and log2-sum-exps ``logs`` ``[splits, R, W, Hq]``, float32; what is past a request's splits or
+    beams is not set.
     """
 
     values: Tensor
@@ -32,10 +39,10 @@ class Parts:
     @classmethod
     def of(cls, q: Tensor, max_pages: int, split_pages: int | None) -> Self:
         """Memory for the parts. ``split_pages``: of every split; None: as measured."""
-        rule = MEASURED if split_pages is None else SplitRule.every(split_pages)
+        rule = MEASURED if split_pages is None else SplitRule(split_pages)
         splits = rule.most_splits(max_pages)
         return cls(
-            values=torch.empty((splits, *q.shape), dtype=torch.float32, device=q.device),
+            values=torch.empty((splits, *q.shape), dtype=q.dtype, device=q.device),
             logs=torch.empty((splits, *q.shape[:3]), dtype=torch.float32, device=q.device),
             rule=rule,
         )
@@ -46,16 +53,16 @@ class Parts:
 
     def join(
         self, q: Tensor, own_k: Tensor, own_v: Tensor, path: Tensor, context_len: Tensor, width: Tensor, scale: float,
-        page: int,
+        page: int, fp8_scale: float | None,
     ) -> Tensor:  # fmt: skip
         """The result, with the own tokens; arguments as in ``decode.beam_decode_attention``. ``page``: its tokens."""
         requests, beams, heads, dim = q.shape
         steps, slots, kv_heads = own_k.shape[0], own_k.shape[2], own_k.shape[3]
-        out = torch.empty_like(q)
+        out, inverse = attended_like(q, fp8_scale)
         join[(triton.cdiv(beams * heads, 16), requests)](
             self.values, self.logs, q, own_k, own_v, path, context_len, width, out,
-            beams, requests, slots, own_k.stride(0), path.stride(0), path.stride(1), *self.rule.arguments,
-            scale * LOG2_E,
+            beams, requests, slots, own_k.stride(0), path.stride(0), path.stride(1), self.rule.pages, self.rule.wide,
+            scale * LOG2_E, inverse,
             HEADS=heads, KV_HEADS=kv_heads, DIM=dim, PAGE=page, STEPS=steps, ROWS=16, num_warps=4,
         )  # fmt: skip
         return out
@@ -63,12 +70,12 @@ class Parts:
 
 @triton.jit(
     do_not_specialize=[
-        "W", "R", "slots", "step_stride", "path_step", "path_row", "wide", "short", "short_split", "long_split"
+        "W", "R", "slots", "step_stride", "path_step", "path_row", "split_pages", "wide"
     ]
 )  # fmt: skip
 def join(
     values, logs, q, own_k, own_v, path, context_len, width, out,
-    W, R, slots, step_stride, path_step, path_row, wide, short, short_split, long_split, scale,
+    W, R, slots, step_stride, path_step, path_row, split_pages, wide, scale, inverse,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, STEPS: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -85,10 +92,10 @@ def join(
         return
     pages = tl.maximum((tl.load(context_len + r) + PAGE - 1) // PAGE, 1)
     group: tl.constexpr = HEADS // KV_HEADS
-    parts = tl.cdiv(pages, split_size(pages, beams * group, wide, short, short_split, long_split))
+    parts = tl.cdiv(pages, split_size(pages, beams * group, split_pages, wide))
 
     peak = tl.load(logs + at, mask=some, other=0.0)
-    sums = tl.load(values + cells, mask=some[:, None], other=0.0)
+    sums = tl.load(values + cells, mask=some[:, None], other=0.0).to(tl.float32)
     total = tl.full([ROWS], 1.0, tl.float32)
     wide_q = tl.load(q + cells, mask=some[:, None], other=0.0).to(tl.float32) * scale
     head = r.to(tl.int64) * slots * (KV_HEADS * DIM) + (rows % HEADS // group) * DIM
@@ -102,10 +109,10 @@ def join(
     step = R * W * HEADS
     while part < parts:
         log = tl.load(logs + part * step + at, mask=some, other=0.0)
-        value = tl.load(values + part * step * DIM + cells, mask=some[:, None], other=0.0)
+        value = tl.load(values + part * step * DIM + cells, mask=some[:, None], other=0.0).to(tl.float32)
         peak, total, sums = _add_part(peak, total, sums, log, value)
         part += 1
-    value = tl.where(some[:, None], sums / total[:, None], 0.0)
+    value = tl.where(some[:, None], sums * (inverse / total)[:, None], 0.0)
     tl.store(out + cells, value.to(out.dtype.element_ty), mask=(rows < W * HEADS)[:, None])
 
 

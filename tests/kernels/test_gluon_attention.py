@@ -25,6 +25,8 @@ def contexts(lengths: list[int], heads: int) -> Pages:
         ([600, 20], [40, 0], 1, 7, 3, 3),
         ([257], [200], 2, 1, 1, 1 << 20),
         ([513, 40], [0, 9], 2, 4, 2, 1 << 20),
+        ([900, 2600, 0, 131], [256, 100, 0, 256], 8, 2, 2, 3),
+        ([2700, 130], [256, 256], 8, 2, 2, None),
     ],
 )
 def test_decode_attends_to_the_context_and_to_its_own_ancestors(lengths, widths, heads, group, steps, split_pages):
@@ -59,6 +61,7 @@ def test_decode_attends_to_the_context_and_to_its_own_ancestors(lengths, widths,
         ([128, 330, 257], [128, 0, 1], 1, 3),
         ([400, 128], [300, 64], 2, 1),
         ([370], [200], 1, 7),
+        ([1500, 700, 1100, 700], [1500, 700, 64, 700], 8, 2),
     ],
 )
 def test_prefill_is_causal_over_a_resident_prefix(lengths, new, heads, group):
@@ -75,3 +78,23 @@ def test_prefill_is_causal_over_a_resident_prefix(lengths, new, heads, group):
             seen = length - tokens + i + 1
             rows.append(exact(q[int(begin[r]) + i], k[:seen], v[:seen], 0.1))
     assert error(actual, torch.stack(rows)) < tolerance(torch.bfloat16)
+
+
+def test_the_measured_splits_make_a_result_the_same_alone_and_in_a_batch():
+    from kernels.attention.gluon_decode import beam_decode_attention
+
+    lengths, widths = [1000, 3000, 40, 1700], [64, 256, 9, 128]
+    pages = contexts(lengths, 2)
+    generator = torch.Generator().manual_seed(3)
+    q = torch.randn(4, 256, 4, 128, generator=generator).bfloat16().cuda()
+    own = torch.randn(2, 1, 4, 256, 2, 128, generator=generator).bfloat16().cuda()
+    path = torch.arange(256, dtype=torch.int32, device="cuda").expand(1, 4, 256).contiguous()
+    width = torch.tensor(widths, dtype=torch.int32, device="cuda")
+    together = beam_decode_attention(q, pages.k, pages.v, pages.table, pages.length, *own, path, width, 0.1)
+    for r in range(4):
+        one, beams, held = slice(r, r + 1), widths[r], -(-lengths[r] // 128)
+        alone = beam_decode_attention(
+            q[one, :beams].contiguous(), pages.k, pages.v, pages.table[one, :held].contiguous(), pages.length[one],
+            *own[:, :, one, :beams].contiguous(), path[:, one, :beams].contiguous(), width[one], 0.1,
+        )  # fmt: skip
+        assert torch.equal(alone[0], together[r, :beams])
