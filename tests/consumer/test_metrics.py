@@ -3,6 +3,7 @@
 import random
 import re
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from hypothesis import given
@@ -122,6 +123,25 @@ def test_a_bulk_histogram_reads_like_one_of_the_prometheus_client(values: list[f
     got = {(each.name, *each.labels.values()): each.value for family in ours.collect() for each in family.samples}
     assert got == pytest.approx(want)
     assert generate_latest(ours).splitlines()[:2] == generate_latest(theirs).splitlines()[:2]
+
+
+def test_no_reply_is_lost_or_counted_twice_while_others_read_the_metrics() -> None:
+    metrics = Metrics()
+    observer = MetricsObserver(metrics, Clock())
+
+    def reply() -> None:
+        for _ in range(5_000):
+            observer.replied("ok", None, ReplyTimes(total=0.02))
+            observer.reply_confirmed(0.05)
+
+    threads = [Thread(target=reply) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        metrics.count("replies_total")
+    assert metrics.count("replies_total", status="ok") == 10_000
+    assert metrics.count("request_seconds_count", phase="total") == 10_000
+    assert metrics.count("request_seconds_bucket", phase="confirmed", le="0.05") == 10_000
 
 
 def test_percentiles_of_known_values() -> None:
