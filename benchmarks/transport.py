@@ -145,6 +145,7 @@ def drain(peer: Peer, kafka: KafkaSettings, batch: BatchSettings, count: int) ->
         "cpu_us": cpu_us,
         **{f"{name}_us": spent for name, spent in threads.items()},
         "client_us": cpu_us - sum(threads.values()),
+        "commits_per_s": (end.commits - begin.commits) / (end.at - begin.at),
     }
 
 

@@ -44,11 +44,12 @@ class Usage:
     at: float
     cpu: float
     threads: Mapping[str, float]
+    commits: int = 0
 
     @classmethod
-    def now(cls, replies: int) -> "Usage":
+    def now(cls, replies: int, commits: int = 0) -> "Usage":
         threads = {thread.name: cpu_of(thread) for thread in threading.enumerate() if thread.name in THREADS}
-        return cls(replies, time.monotonic(), time.process_time(), threads)
+        return cls(replies, time.monotonic(), time.process_time(), threads, commits)
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,11 @@ class Counting(MetricsObserver):
     def __init__(self) -> None:
         super().__init__(Metrics())
         self.confirmed = 0
+        self.commits = 0
+
+    def committed(self, ok: bool) -> None:
+        super().committed(ok)
+        self.commits += ok
 
     def reply_confirmed(self, seconds: float) -> None:
         super().reply_confirmed(seconds)
@@ -117,7 +123,7 @@ def serve(kafka: KafkaSettings, batch: BatchSettings, pipe: Connection) -> None:
             pipe.recv()
             if loop.failure:
                 raise RuntimeError(loop.failure)
-            pipe.send(Usage.now(observer.confirmed))
+            pipe.send(Usage.now(observer.confirmed, observer.commits))
     loop.stop()
 
 

@@ -19,6 +19,10 @@ class Publisher(Protocol):
     """Belongs to the reply thread. Raises StreamError for anything that cannot be delivered."""
 
     @property
+    def at_once(self) -> int:
+        """The most answers that ``publish`` wants."""
+
+    @property
     def patience(self) -> float:
         """Seconds after which ``publish`` wants to be called, if only with nothing."""
 
@@ -34,6 +38,8 @@ class Publisher(Protocol):
 
 class AtLeastOnce:
     """Replies leave when they are ready. ``confirmed`` hears of records once the brokers have all that they caused."""
+
+    at_once = 64
 
     def __init__(
         self,

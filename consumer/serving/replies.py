@@ -7,9 +7,6 @@ from typing import Literal
 from consumer.serving.publisher import Publisher
 from consumer.serving.writer import Job
 
-_AT_ONCE = 64
-"""Most answers that are taken between two looks at what the brokers say."""
-
 
 class ReplyLoop:
     """Between the threads that answer and the publisher."""
@@ -36,7 +33,7 @@ class ReplyLoop:
                 job = self._inbox.get(timeout=self._publisher.patience)
                 while job != "stop":
                     jobs.append(job)
-                    if len(jobs) == _AT_ONCE:
+                    if len(jobs) == self._publisher.at_once:
                         break
                     job = self._inbox.get_nowait()
                 stopped = job == "stop"

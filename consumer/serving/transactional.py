@@ -15,9 +15,6 @@ from consumer.stream.producer import Failure
 from consumer.stream.settings import KafkaSettings
 from consumer.stream.transactions import OF_TRANSACTION, TransactionalProducer, TransactionError
 
-MOST_ANSWERS = 256
-"""Of one transaction: what fits easily into its time-out."""
-
 _DELIVERY_S = 0.05
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
 
@@ -42,6 +39,9 @@ class Transactional:
     An aborted transaction costs nothing but time: its answers are still here and go into the next one, unless their
     partition is another owner's by then, who gives them. ``confirmed`` hears of records that need no more of us.
     """
+
+    at_once = 256
+    """Also the most of one transaction: what fits easily into its time-out."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Transactional:
     def publish(self, jobs: Sequence[Job]) -> None:
         if late := [job.item for job in jobs if not self._turns.answer(job.item.ticket, Answered(job))]:
             self._confirmed(late)
-        while self._clock() >= self._resume_at and (run := self._turns.take(MOST_ANSWERS)):
+        while self._clock() >= self._resume_at and (run := self._turns.take(self.at_once)):
             self._transact(run)
 
     def abandon(self, budget: float) -> None:
