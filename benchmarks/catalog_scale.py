@@ -1,7 +1,7 @@
 """Catalogs of 10,000 to 10,000,000 items from an item table to a version that serves, beside moving their bytes.
 
 ``python -m benchmarks.catalog_scale [--items 10000,10000000] [--out FILE]``. Three levels of 8,192 codes, int64 ids and
-16 tags of which an item holds two; once more with string ids and a title. The build runs in a process of its own, whose
+16 tags of which an item holds two; some once more with string ids and a title. The build runs in a process of its own, whose
 peak of memory is given. *Floor*: what the step cannot do without (to write and read the bytes in Redis, to hash them,
 to copy them to the device), done alone.
 """
@@ -9,7 +9,6 @@ to copy them to the device), done alone.
 import argparse
 import hashlib
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -51,8 +50,7 @@ T = TypeVar("T")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--items", default="10000,100000,1000000,10000000")
-    parser.add_argument("--shapes", default=",".join(SID_SHAPES))
-    parser.add_argument("--strings", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--strings", default="1000000,10000000", help="of them once more with string ids")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--build", nargs=2, type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -62,11 +60,12 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     report = ReportFile(arguments.out or default_path("catalog_scale", device_name(device)), describe(device))
     with EmbeddedRedis() as server, tempfile.TemporaryDirectory() as directory:
-        for items in map(int, arguments.items.split(",")):
-            kinds: list[tuple[SidShape, bool]] = [(shape, False) for shape in arguments.shapes.split(",")]
-            for shape, strings in [*kinds, ("uniform", True)] if arguments.strings else kinds:
-                row = measure(items, shape, strings, device, server, Path(directory))
-                print(json.dumps(report.add(row)), flush=True)
+        sizes = list(map(int, arguments.items.split(",")))
+        cases: list[tuple[int, SidShape, bool]] = [(n, shape, False) for n in sizes for shape in SID_SHAPES]
+        cases += [(int(items), "uniform", True) for items in arguments.strings.split(",") if items]
+        for items, shape, strings in cases:
+            row = measure(items, shape, strings, device, server, Path(directory))
+            print(json.dumps(report.add(row)), flush=True)
 
 
 def measure(
@@ -92,12 +91,12 @@ def build(table: Path, file: Path) -> dict[str, Any]:
     catalog = load_source(table, model=MODEL, sizes=SIZES)
     loaded = time.perf_counter()
     blob.write_file(file, blob.encode(catalog))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return {
         "build_s": time.perf_counter() - begin,
         "build_cpu_s": time.process_time() - cpu,
         "encode_s": time.perf_counter() - loaded,
-        "build_peak_bytes": peak,
+        "build_peak_bytes": int(peak.split()[1]) * 1024,
         "leaves": catalog.leaves,
     }
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from engine.catalog.catalog import Ids
-from engine.catalog.texts import Texts, hash_texts
+from engine.catalog.texts import Texts, hash_column, hash_texts
 from engine.errors import RequestError
 from engine.request import ItemIds
 
@@ -83,7 +83,7 @@ class IdIndex:
             self._index = HashIndex(ids)
         else:
             self._texts = Texts.of(ids)
-            self._index = HashIndex(hash_texts(self._texts))
+            self._index = HashIndex(hash_column(self._texts))
 
     @property
     def nbytes(self) -> int:
@@ -107,14 +107,16 @@ class IdIndex:
         return self._index.find(ids) if isinstance(ids, np.ndarray) else self._find_texts(Texts.of(ids))
 
     def _find_texts(self, asked: Texts) -> NDArray[np.int32]:
-        hashes = hash_texts(asked)
+        head = asked.head()
+        hashes = hash_texts(asked, head)
         found = self._index.find(hashes)
-        hit = np.flatnonzero(found >= 0)
-        same = asked.take(hit).equal(self._texts.take(found[hit]))
-        for i in hit[~same]:  # another string of the same hash stands first
+        same = asked.equal(self._texts.take(np.maximum(found, 0)), head) if len(self._texts) else found >= 0
+        wrong = np.flatnonzero(~same & (found >= 0))
+        found[~same] = -1
+        for i in wrong:  # another string of the same hash stands first
             twins = self._index.all_of(int(hashes[i]))
             one = asked.take(np.repeat(i, len(twins)))
-            right = twins[one.equal(self._texts.take(twins))]
+            right = twins[one.equal(self._texts.take(twins), one.head())]
             found[i] = right[0] if len(right) else -1
         return found
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 
 from catalog_sync import blob
 from engine.catalog.resident import ResidentCatalog
@@ -29,6 +29,7 @@ def same_tensors(left: tuple[torch.Tensor, ...], right: tuple[torch.Tensor, ...]
     return all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(left, right, strict=True))
 
 
+@settings(deadline=None)
 @given(chains(), tag_filters())
 def test_a_base_and_its_deltas_are_the_base_built_anew(chain: Chain, tags: TagFilter) -> None:
     resident, items = follow(chain)
@@ -50,6 +51,7 @@ def test_a_base_and_its_deltas_are_the_base_built_anew(chain: Chain, tags: TagFi
     assert np.array_equal(resident.lookup(ids), rebuilt.lookup(ids))
 
 
+@settings(deadline=None)
 @given(chains())
 def test_a_chain_merged_on_the_host_has_the_bytes_of_a_catalog_built_anew(chain: Chain) -> None:
     resident, items = follow(chain)
@@ -58,6 +60,7 @@ def test_a_chain_merged_on_the_host_has_the_bytes_of_a_catalog_built_anew(chain:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@settings(deadline=None)
 @given(chains(), tag_filters())
 def test_a_base_and_its_deltas_are_on_the_device_what_they_are_on_the_host(chain: Chain, tags: TagFilter) -> None:
     expected, _ = follow(chain)

@@ -1,9 +1,11 @@
 import time
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine.catalog.lookup import HashIndex, IdIndex
 from engine.catalog.resident import ResidentCatalog
@@ -122,8 +124,16 @@ def test_ids_cannot_be_chosen_to_share_a_bucket() -> None:
 
 
 def test_strings_of_equal_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.catalog.lookup.hash_texts", lambda texts: np.full(len(texts), 7))
-    import pyarrow as pa
-
+    for name in ("hash_texts", "hash_column"):
+        monkeypatch.setattr(f"engine.catalog.lookup.{name}", lambda texts, *_: np.full(len(texts), 7))
     index = IdIndex(pa.array(["a", "b", "c"]))
     assert index.find(["c", "a", "x", "b"]).tolist() == [2, 0, -1, 1]
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(max_size=200), min_size=1, max_size=40, unique=True), st.lists(st.text(max_size=200)))
+def test_texts_of_every_length_are_found_and_no_others(held: list[str], others: list[str]) -> None:
+    index = IdIndex(pa.array(held, pa.string()))
+    asked = [*others, *held, *(text + "x" for text in held), *(text[:-1] for text in held)]
+    expected = [held.index(text) if text in held else -1 for text in asked]
+    assert index.find(asked).tolist() == expected
