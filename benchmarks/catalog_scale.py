@@ -1,9 +1,9 @@
 """Catalogs of 10,000 to 10,000,000 items from an item table to a version that serves, beside moving their bytes.
 
 ``python -m benchmarks.catalog_scale [--items 10000,10000000] [--out FILE]``. Three levels of 8,192 codes, int64 ids and
-16 tags of which an item holds two; some once more with string ids and a title. The build runs in a process of its own, whose
-peak of memory is given. *Floor*: what the step cannot do without (to write and read the bytes in Redis, to hash them,
-to copy them to the device), done alone.
+16 tags of which an item holds two; some once more with string ids and a title. The build runs in a process of its own,
+whose peak of memory is given. *Floor*: what the step cannot do without (to write and read the bytes in Redis, to hash
+them, to copy them to the device), done alone.
 """
 
 import argparse
