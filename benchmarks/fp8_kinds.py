@@ -2,8 +2,8 @@
 
     python -m benchmarks.fp8_kinds --out fp8_products.json [--write]
 
-Each of a layer's four matrices is timed with what its kind costs around it: the quantising of attention's output, the
-kernel that reads the product and applies its scales, or the addition inside a dense product. Calls stand in one CUDA
+Each of a layer's four matrices is timed with what its kind costs around it: the kernel that reads the product and
+applies its scales, or the addition inside a dense product. Calls stand in one CUDA
 graph and go round over copies of the weights that no cache holds. ``--write`` puts the choice into the engine's table.
 """
 
@@ -22,10 +22,11 @@ from benchmarks.card import describe
 from benchmarks.measure import WallLimit, graph_ms
 from benchmarks.results import ReportFile, Row, default_path
 from benchmarks.shapes import SHAPES, Shape
-from engine.model.linear import DenseLinear, Fp8Linear, Linear, quantised_for
+from engine.model.linear import DenseLinear, Fp8Linear, Linear
 from engine.model.residual import Residual
 from kernels import backend
 from kernels.linear.kinds import TABLE, Kind, Kinds
+from kernels.linear.scaled import FP8
 
 MODELS = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b")
 ROWS = (64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 20480, 40960)
@@ -107,12 +108,15 @@ def qkv_step(shape: Shape, rows: int) -> Callable[[Linear], object]:
 
 
 def o_step(shape: Shape, rows: int) -> Callable[[Linear], object]:
-    """The quantising of what attention gives, the product, then the norm that adds it."""
+    """The product with what attention gives, which quantises it itself, then the norm that adds it."""
     attended, state = random(rows, shape.heads * shape.head_dim), Residual(random(rows, shape.hidden), EPS)
-    weight, follows = random(shape.hidden), _always_fp8(shape.hidden)
+    weight, follows, values = random(shape.hidden), _always_fp8(shape.hidden), attended.to(FP8)
 
     def step(linear: Linear) -> object:
-        state.add(linear, quantised_for(linear, attended))
+        if linear.takes_fp8(rows):
+            state.add_values(linear, values)
+        else:
+            state.add(linear, attended)
         return state.operand(weight, follows)
 
     return step
