@@ -171,7 +171,7 @@ class Publisher:
             tuple(acks.values()),
             tuple(unreadable),
             groups,
-            self._quarantine(unreadable),
+            self.quarantine(unreadable),
             {key.removeprefix(self._keys.full("")): manifest.version for key, manifest in full.items()},
         )
 
@@ -187,13 +187,15 @@ class Publisher:
                 unreadable.append(key)
         return found
 
-    def _quarantine(self, unreadable: list[str]) -> dict[str, Condemnation]:
+    def quarantine(self, unreadable: list[str] | None = None) -> dict[str, Condemnation]:
+        """What is condemned for the whole fleet, by version."""
         found: dict[str, Condemnation] = {}
         try:
             for version, raw in sorted(get_hash(self._redis, self._keys.quarantine).items()):
                 found[version.decode()] = read_record(raw, Condemnation, "quarantined")
         except (CatalogError, UnicodeDecodeError):
-            unreadable.append(self._keys.quarantine)
+            if unreadable is not None:
+                unreadable.append(self._keys.quarantine)
         return found
 
     def _scan(self, pattern: str) -> list[str]:

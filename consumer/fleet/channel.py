@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from threading import Thread
 from typing import Any, Literal
 
-Question = Literal["health", "status", "metrics"]
+Question = Literal["health", "status", "metrics", "catalog"]
 DRAIN = "drain"
 
 log = logging.getLogger(__name__)

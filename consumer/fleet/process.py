@@ -12,7 +12,7 @@ from typing import Any
 
 from prometheus_client import Metric
 
-from consumer.fleet.channel import Channel, answering
+from consumer.fleet.channel import Channel, Question, answering
 from consumer.fleet.gpus import VISIBLE, Gpu
 from consumer.service.logs import configure_logging
 from consumer.service.settings import ServiceSettings
@@ -83,7 +83,13 @@ def serve_gpu(gpu: Gpu, settings: ServiceSettings, connection: "Connection[Any, 
         def health() -> tuple[tuple[str, ...], tuple[str, ...]]:
             return status.unready(), status.faults()
 
-        return answering(connection, {"health": health, "status": status.status, "metrics": metrics}, drain)
+        answers: dict[Question, Callable[[], Any]] = {
+            "health": health,
+            "status": status.status,
+            "metrics": metrics,
+            "catalog": status.catalog,
+        }
+        return answering(connection, answers, drain)
 
     try:
         run(settings, expose)

@@ -70,6 +70,10 @@ class FleetStatus:
             "settings": self._shown_settings,
         }
 
+    def catalog(self) -> Mapping[str, Any]:
+        """The first process's that answers: they see the same Redis, and their acks say what each of them does."""
+        return _answered(self._fleet.ask("catalog"), self.unready())
+
     def _unready(self, member: Member) -> Iterator[str]:
         yield from member.unready
         yield from self._silent(member, SILENT_S)
@@ -103,10 +107,10 @@ class MemberStatus:
         return self._fleet.members[self._index].unready
 
     def status(self) -> Mapping[str, Any]:
-        status: Mapping[str, Any] | None = self._fleet.ask("status")[self._index]
-        if status is None:
-            raise HTTPException(503, "; ".join(self.unready()) or "no answer")
-        return status
+        return _answered(self._fleet.ask("status")[self._index :][:1], self.unready())
+
+    def catalog(self) -> Mapping[str, Any]:
+        return _answered(self._fleet.ask("catalog")[self._index :][:1], self.unready())
 
 
 class _Series(Collector):
@@ -136,6 +140,14 @@ def _merge(families: dict[str, Metric], more: Iterable[Metric], gpu: str) -> Non
     for family in more:
         merged = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
         merged.samples += [sample._replace(labels={GPU: gpu, **sample.labels}) for sample in family.samples]
+
+
+def _answered(answers: Iterable[Mapping[str, Any] | None], reasons: Sequence[str]) -> Mapping[str, Any]:
+    """The first answer there is. HTTP 503 with the reasons if there is none."""
+    found = next((answer for answer in answers if answer is not None), None)
+    if found is None:
+        raise HTTPException(503, "; ".join(reasons) or "no answer")
+    return found
 
 
 def _of(member: Member, text: str) -> str:

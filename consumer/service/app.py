@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -77,6 +77,7 @@ def run(settings: ServiceSettings, expose: Expose) -> None:
             running.callback(tracer.close)
 
         # The endpoints answer while these take their seconds.
+        from catalog_sync.fleet_view import FleetView
         from catalog_sync.watcher import Watcher
         from consumer.serving.canaries import CanaryRunner
         from consumer.serving.errands import Errands
@@ -90,7 +91,9 @@ def run(settings: ServiceSettings, expose: Expose) -> None:
         status.starting = "waiting for the first catalog"
         errands, levels = Errands(), len(engine.spec.levels)
         canaries = CanaryRunner(errands.ask, settings.recall, settings.wire, levels, settings.catalog.canary_seconds)
-        watcher = running.enter_context(Watcher(_obeying_its_group(settings), engine.catalogs, canaries))
+        catalog = _obeying_its_group(settings)
+        status.fleet = running.enter_context(closing(FleetView(catalog, engine.spec.id)))
+        watcher = running.enter_context(Watcher(catalog, engine.catalogs, canaries))
         status.watcher = watcher
         _wait_for_catalog(engine, errands)
         status.starting = "the engine is warming up"

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from consumer.service.catalog_page import catalog_page, styled
 from consumer.service.settings import HttpSettings
 
 STOP_WAIT_S = 5.0
@@ -45,10 +46,13 @@ class StatusSource(Protocol):
     def status(self) -> Mapping[str, Any]:
         """All that an operator may see, as JSON, secrets redacted."""
 
+    def catalog(self) -> Mapping[str, Any]:
+        """Versions, instances, pins and quarantine as JSON; see ``catalog_page.py``."""
+
 
 def build_app(source: StatusSource, page: str = "status.html", below: Sequence[BaseRoute] = ()) -> Starlette:
     """The endpoints of ``source``: ``page`` is the file that shows /status at /, ``below`` are more routes."""
-    html = files("consumer.service").joinpath(page).read_text(encoding="utf-8")
+    html = styled(files("consumer.service").joinpath(page).read_text(encoding="utf-8"))
 
     def metrics(request: Request) -> Response:
         source.refresh()
@@ -69,12 +73,20 @@ def build_app(source: StatusSource, page: str = "status.html", below: Sequence[B
     def index(request: Request) -> Response:
         return HTMLResponse(html, headers=_PAGE_HEADERS)
 
+    def catalog(request: Request) -> Response:
+        return HTMLResponse(catalog_page(source.catalog()), headers=_PAGE_HEADERS | {"cache-control": "no-store"})
+
+    def catalog_json(request: Request) -> Response:
+        return _json(source.catalog())
+
     endpoints: dict[str, Callable[[Request], Response]] = {
         "/": index,
         "/metrics": metrics,
         "/healthz": healthz,
         "/readyz": readyz,
         "/status": status,
+        "/catalog": catalog,
+        "/catalog.json": catalog_json,
     }
     return Starlette(routes=[*(Route(path, _on_the_loop(endpoint)) for path, endpoint in endpoints.items()), *below])
 

@@ -148,6 +148,13 @@ class Metrics:
             "catalog_staleness_seconds", "Time since the active version was last known to be the pointer's."
         )
         self.catalog_activations = self._counter("catalog_activations_total", "Catalog versions that went live.")
+        self.catalog_rollbacks = self._counter(
+            "catalog_rollbacks_total", "Times that this process went back to the version before: answers got worse."
+        )
+        self.catalog_condemned = self._gauge("catalog_condemned", "Versions that this process found bad.")
+        self.catalog_pinned = self._gauge(
+            "catalog_pinned", "1 while the group's pin names the version, not the pointer."
+        )
         self.catalog_refusals = self._counter(
             "catalog_refusals_total", "Catalog versions refused, by reason; the resident one kept serving.", reason=()
         )

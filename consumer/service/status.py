@@ -30,8 +30,12 @@ class ServingView(Protocol):
     def snapshot(self) -> ServingSnapshot: ...
 
 
+class FleetLook(Protocol):
+    def look(self) -> Mapping[str, Any]: ...
+
+
 class ServiceStatus:
-    """Grows with the process: ``engine``, ``watcher`` and ``serving`` are set when they exist.
+    """Grows with the process: ``engine``, ``watcher``, ``fleet`` and ``serving`` are set when they exist.
 
     ``starting`` says what the start is at, none once it is done. Read from the HTTP thread.
     """
@@ -43,6 +47,7 @@ class ServiceStatus:
         self.model: str | None = None
         self.engine: EngineView | None = None
         self.watcher: WatcherView | None = None
+        self.fleet: FleetLook | None = None
         self.serving: ServingView | None = None
         self._settings = settings
         self._shown_settings = redacted(settings)
@@ -116,6 +121,14 @@ class ServiceStatus:
             "settings": self._shown_settings,
         }
 
+    def catalog(self) -> Mapping[str, Any]:
+        """``here``: this process's own words; ``fleet``: what Redis says, none before there is a model."""
+        return {
+            "instance": self._settings.catalog.instance,
+            "here": self._catalog(),
+            "fleet": self.fleet.look() if self.fleet else None,
+        }
+
     def _stalled(self, serving: ServingSnapshot) -> tuple[tuple[str, int], ...]:
         return self._stalls.observe(
             PartitionState(p.topic, p.partition, -1 if p.committed is None else p.committed, p.lag)
@@ -130,7 +143,10 @@ class ServiceStatus:
         metrics.catalog_generation.set(watcher.generation)
         metrics.catalog_staleness.set(watcher.staleness_seconds)
         metrics.catalog_bytes.set(watcher.resident_bytes)
+        metrics.catalog_condemned.set(len(watcher.condemned))
+        metrics.catalog_pinned.set(watcher.pinned)
         _set(metrics.catalog_activations, watcher.activated)
+        _set(metrics.catalog_rollbacks, watcher.rolled_back)
         _set(metrics.catalog_polls, watcher.polls)
         _set(metrics.catalog_notices, watcher.notices)
         _set(metrics.catalog_reconnects, watcher.reconnects)
@@ -190,7 +206,11 @@ class ServiceStatus:
 
     def _catalog(self) -> Mapping[str, Any]:
         if self.watcher is None:
-            return dict.fromkeys(("state", "active", "previous", "generation", "staleness_s", "last_refusal"))
+            return dict.fromkeys(("state", "active", "previous", "generation", "staleness_s", "last_refusal")) | {
+                "resident": {},
+                "condemned": {},
+                "kept": {},
+            }
         watcher = self.watcher.snapshot()
         if watcher.reason is not None:
             self._last_refusal = {"version": watcher.target, "reason": watcher.reason, "message": watcher.error}
@@ -203,6 +223,13 @@ class ServiceStatus:
             "activated": watcher.activated,
             "refused": dict(watcher.refused),
             "last_refusal": self._last_refusal,
+            "target": watcher.target,
+            "pinned": watcher.pinned,
+            "rolled_back": watcher.rolled_back,
+            "resident": dict(watcher.sizes),
+            "resident_bytes": watcher.resident_bytes,
+            "condemned": dict(watcher.condemned),
+            "kept": dict(watcher.kept),
         }
 
 

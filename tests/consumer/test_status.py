@@ -196,3 +196,28 @@ def test_the_group_protocol_is_shown_and_the_one_before_is_gone() -> None:
     assert value("recallstream_group_protocol", {"protocol": "consumer"}) is None
     assert value("recallstream_group_protocol", {"protocol": "classic"}) == 1
     assert value("recallstream_group_config_refused") == 0
+
+
+def test_a_rollback_and_what_was_condemned_are_in_the_metrics_and_the_document() -> None:
+    status = ServiceStatus(SETTINGS)
+    status.watcher = Fixed(
+        watcher(
+            active="v1",
+            target="v2",
+            state="rolled_back",
+            reason="empty_rate",
+            error="40 % had no items",
+            rolled_back=1,
+            condemned={"v2": "empty_rate: 40 % had no items"},
+            sizes={"v1": 5},
+            pinned=True,
+        )
+    )
+    status.refresh()
+    value = status.registry.get_sample_value
+    assert value("recallstream_catalog_rollbacks_total") == 1
+    assert value("recallstream_catalog_condemned") == 1
+    assert value("recallstream_catalog_pinned") == 1
+    document = status.catalog()
+    assert document["here"]["condemned"] == {"v2": "empty_rate: 40 % had no items"}
+    assert (document["here"]["resident"], document["fleet"]) == ({"v1": 5}, None)
