@@ -1,7 +1,7 @@
-"""The quick way from bytes to a request, for the msgpack that clients write: everything is checked in C.
+"""The quick way from bytes to a request, as clients write it: everything is checked in C.
 
-What it does not take (JSON, unknown fields, more than 15 of them, whatever is wrong) it leaves to the careful reader of
-``request.py``, which takes it or says what is wrong. It takes nothing that the careful one would not take alike.
+What it does not take (unknown fields, more than 15 in msgpack, spaces between them in JSON, whatever is wrong) it leaves
+to the careful reader of ``request.py``, which takes it or says what is wrong, and takes all that this one does alike.
 """
 
 from types import GenericAlias
@@ -12,13 +12,14 @@ from msgspec import Meta, Raw
 from msgspec.structs import force_setattr
 
 from consumer.wire.arrays import read_item_ids, read_tokens
-from consumer.wire.fields import MAX_LABELS, MAX_WIDTHS, Beam, Count, Filter, Int64, WireRequest
+from consumer.wire.fields import MAX_LABELS, MAX_WIDTHS, Beam, Count, Filter, Int64, JsonRequest, WireRequest
 from consumer.wire.settings import WireLimits
 from engine.errors import RequestError
 from engine.request import NO_ITEMS
 
 _MAPS = ("beam", "filter", "labels", "context")
 _NIL = 0xC0
+_BRACE = ord("{")
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -29,20 +30,21 @@ class QuickReader:
     def __init__(self, limits: WireLimits) -> None:
         self._bytes, self._string = limits.max_value_bytes, limits.max_string
         self._history, self._tokens, self._exclude = limits.max_history, limits.max_tokens, limits.max_exclude
-        self._typed = msgspec.msgpack.Decoder(_typed(limits))
-        self._entries = msgspec.msgpack.Decoder(dict[str, Raw])
+        self._msgpack = msgspec.msgpack.Decoder(_typed(WireRequest, limits)).decode
+        self._json = msgspec.json.Decoder(_typed(JsonRequest, limits)).decode
 
     def read(self, value: bytes) -> WireRequest | None:
         """None: not for this reader."""
-        if not 0x80 <= value[0] <= 0x8F or len(value) > self._bytes:
+        if len(value) > self._bytes:
             return None
+        typed, entries_of = (self._json, _json_entries) if value[0] == _BRACE else (self._msgpack, _msgpack_entries)
         try:
-            wire = self._typed.decode(value)
-            entries = self._entries.decode(value)
-            if len(entries) != value[0] & 0x0F:
+            wire = typed(value)
+            entries = entries_of(value)
+            if entries is None:
                 return None
             for name in _MAPS:
-                if name in entries and not self._repeats_nothing(entries[name]):
+                if name in entries and entries_of(bytes(entries[name])) is None:
                     return None
             history, tokens = wire.history, wire.tokens
             if (history is None) == (tokens is None) or wire.explain or (wire.exclude_history and history is None):
@@ -58,14 +60,34 @@ class QuickReader:
             return None
         return wire
 
-    def _repeats_nothing(self, content: Raw) -> bool:
-        first = memoryview(content)[0]
-        if first == _NIL:
-            return True
-        return first & 0xF0 == 0x80 and len(self._entries.decode(content)) == first & 0x0F
+
+_packed = msgspec.msgpack.Decoder(dict[str, Raw]).decode
+_written = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-def _typed(limits: WireLimits) -> type[WireRequest]:
+def _msgpack_entries(content: bytes) -> dict[str, Raw] | None:
+    """Of a map, or of null. None: a key stands there twice, or there are too many to tell by the first byte."""
+    first = content[0]
+    if first == _NIL:
+        return {}
+    if first & 0xF0 != 0x80:
+        return None
+    entries = _packed(content)
+    return entries if len(entries) == first & 0x0F else None
+
+
+def _json_entries(content: bytes) -> dict[str, Raw] | None:
+    """Of a map, or of null. None: a key stands there twice, or there are spaces: it is longer than its entries."""
+    if content == b"null":
+        return {}
+    entries = _written(content)
+    size = 1 + max(1, len(entries))  # braces and commas
+    for key, entry in entries.items():
+        size += len(msgspec.json.encode(key)) + 1 + len(memoryview(entry))
+    return entries if len(content) == size else None
+
+
+def _typed(base: type[WireRequest], limits: WireLimits) -> type[WireRequest]:
     """A request with the limits in its types, its arrays as they came. A size is checked before it is allocated."""
     text, name = _text(0, limits.max_string), _text(1, limits.max_string)
     item, token = Int64 | text, Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
@@ -75,7 +97,7 @@ def _typed(limits: WireLimits) -> type[WireRequest]:
         _tuple(name, 1, limits.max_tags),
     )
     return _with(
-        WireRequest,
+        base,
         v=(Literal[1] | None, None),
         history=(bytes | _list(item, limits.max_history) | None, None),
         tokens=(bytes | _list(token, limits.max_tokens) | None, None),
