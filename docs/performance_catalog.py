@@ -1,0 +1,87 @@
+"""The live catalog on the page of measured results."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from docs.markdown import table, where
+
+BUILD_S, BLOB_BYTES, FRESH_MS, LOOKUP_MS = 30.0, 40.0, 1_000.0, 0.3
+LARGE = 10_000_000
+
+
+def scale_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## Catalogs from 10,000 to 10,000,000 items\n\n{where(report)}. Three levels of 8,192 codes, int64 ids,"
+    yield "two of 16 tags an item; seconds. *Build*: a Parquet table into a file. *Publish*: into Redis on the same host,"
+    yield "read back and verified. *Active*: from there until an instance serves it: fetched, verified, indexed, on the"
+    yield "device. The floors move and hash the same bytes and do nothing else.\n"
+    rows = sorted(report["rows"], key=lambda row: (row["strings"], row["items"], row["case"]))
+    yield from table(
+        ("", "build", "peak GB", "publish", "floor", "active", "floor", "activate µs", "trie ms", "5,000 ids ms"),
+        [
+            (row["case"], f"{row['build_s']:.2f}", f"{row['build_peak_bytes'] / 1e9:.2f}",
+             f"{row['publish_s']:.3f}", f"{row['publish_floor_s']:.3f}", f"{row['active_s']:.3f}",
+             f"{row['active_floor_s']:.3f}", f"{row['activate_us']:.0f}", f"{row['trie_ms']:.2f}",
+             f"{row['lookup_ms']:.2f}")
+            for row in rows
+        ],
+    )  # fmt: skip
+    yield from table(
+        ("bytes an item", "file", "device", "host"),
+        [
+            (row["case"], *(f"{row[f'{part}_bytes_per_item']:.1f}" for part in ("blob", "device", "host")))
+            for row in rows
+        ],
+    )
+    large = [row for row in rows if row["items"] == LARGE and not row["strings"]]
+    if large:
+        yield "Targets at ten million items: " + "; ".join(
+            f"{name} {_met(max(row[key] for row in large) <= limit)}"
+            for name, key, limit in (
+                (f"build in {BUILD_S:.0f} s", "build_s", BUILD_S),
+                (f"at most {BLOB_BYTES:.0f} bytes an item", "blob_bytes_per_item", BLOB_BYTES),
+                (f"5,000 int64 ids in {LOOKUP_MS} ms", "lookup_ms", LOOKUP_MS),
+            )
+        ) + ".\n"  # fmt: skip
+
+
+def freshness_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## Freshness while serving\n\n{where(report)}. One process serves batch after batch, another publishes"
+    yield "deltas; milliseconds from the moment at which the publish returned to an answer that holds the added item, or"
+    yield "that does not hold the withdrawn one any more. In the middle a helper process writes the catalog out in full.\n"
+    names = {
+        "added": "added item recalled", "withdrawn": "withdrawn item gone", "publish": "the publish itself",
+        "batch_before": "a batch, before the first delta", "batch_during": "a batch, during the deltas",
+    }  # fmt: skip
+    for row in report["rows"]:
+        yield f"{row['case']}; {row['deltas']} deltas; {row['model']}, batches of {row['batch']}:\n"
+        yield from table(
+            ("", "median ms", "p99 ms", "most ms"),
+            [
+                (said, *(f"{row[f'{name}{part}_ms']:.1f}" for part in ("", "_p99", "_max")))
+                for name, said in names.items()
+            ],
+        )
+        yield f"Target: within a second {_met(max(row['added_max_ms'], row['withdrawn_max_ms']) <= FRESH_MS)}.\n"
+
+
+def filters_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## Filters and exclusions\n\n{where(report)}. {report['items']:,} items, {report['model']}, beam"
+    yield f"{report['beam']}, one request at a time, from request in to items out; milliseconds. *Fresh*: no filter"
+    yield "that selects the same items was seen before. The 16 common tags are held by a sixteenth of the items each, the"
+    yield "rare ones by a thousand items.\n"
+    rows = [row for row in report["rows"] if row["what"] == "request"]
+    exclusions = list(dict.fromkeys(row["excluded"] for row in rows))
+    times = {(row["filter"], row["excluded"]): row["ms"] for row in rows}
+    yield from table(
+        ("filter", *(f"{excluded:,} excluded" for excluded in exclusions)),
+        [
+            (name, *(f"{times[name, excluded]:.2f}" for excluded in exclusions if (name, excluded) in times))
+            for name in dict.fromkeys(row["filter"] for row in rows)
+        ],
+    )
+    counted = ", ".join(f"{row['filter']} {row['ms']:.2f}" for row in report["rows"] if row["what"] == "count")
+    yield f"To count the live items of a fresh filter alone: {counted} ms.\n"
+
+
+def _met(holds: bool) -> str:
+    return "met" if holds else "**missed**"
