@@ -11,9 +11,9 @@ LARGE = 10_000_000
 
 def scale_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
     yield f"## Catalogs from 10,000 to 10,000,000 items\n\n{where(report)}. Three levels of 8,192 codes, int64 ids,"
-    yield "two of 16 tags an item; seconds. *Build*: a Parquet table into a file. *Publish*: into Redis on the same host,"
-    yield "read back and verified. *Active*: from there until an instance serves it: fetched, verified, indexed, on the"
-    yield "device. The floors move and hash the same bytes and do nothing else.\n"
+    yield "two of 16 tags an item; seconds. *Build*: a Parquet table into a file. *Publish*: into Redis on the same"
+    yield "host, read back and verified. *Active*: from there until an instance serves it: fetched, verified, indexed, on"
+    yield "the device. The floors move and hash the same bytes and do nothing else.\n"
     rows = sorted(report["rows"], key=lambda row: (row["strings"], row["items"], row["case"]))
     yield from table(
         ("", "build", "peak GB", "publish", "floor", "active", "floor", "activate µs", "trie ms", "5,000 ids ms"),
@@ -46,8 +46,9 @@ def scale_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
 
 def freshness_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
     yield f"## Freshness while serving\n\n{where(report)}. One process serves batch after batch, another publishes"
-    yield "deltas; milliseconds from the moment at which the publish returned to an answer that holds the added item, or"
-    yield "that does not hold the withdrawn one any more. In the middle a helper process writes the catalog out in full.\n"
+    yield "deltas; milliseconds from the moment at which the publish returned to an answer that holds the added item,"
+    yield "or that does not hold the withdrawn one any more. In the middle a helper process writes the catalog out in"
+    yield "full.\n"
     names = {
         "added": "added item recalled", "withdrawn": "withdrawn item gone", "publish": "the publish itself",
         "batch_before": "a batch, before the first delta", "batch_during": "a batch, during the deltas",
@@ -67,8 +68,8 @@ def freshness_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
 def filters_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
     yield f"## Filters and exclusions\n\n{where(report)}. {report['items']:,} items, {report['model']}, beam"
     yield f"{report['beam']}, one request at a time, from request in to items out; milliseconds. *Fresh*: no filter"
-    yield "that selects the same items was seen before. The 16 common tags are held by a sixteenth of the items each, the"
-    yield "rare ones by a thousand items.\n"
+    yield "that selects the same items was seen before. The 16 common tags are held by a sixteenth of the items each,"
+    yield "the rare ones by a thousand items.\n"
     rows = [row for row in report["rows"] if row["what"] == "request"]
     exclusions = list(dict.fromkeys(row["excluded"] for row in rows))
     times = {(row["filter"], row["excluded"]): row["ms"] for row in rows}
