@@ -1,7 +1,7 @@
 """The quick way from bytes to a request, as clients write it: everything is checked in C.
 
-What it does not take (unknown fields, more than 15 in msgpack, spaces between them in JSON, whatever is wrong) it leaves to
-the careful reader of ``request.py``, which takes it or says what is wrong, and takes all that this one does alike.
+What it does not take (unknown fields, more than 15 in msgpack, spaces between them in JSON, whatever is wrong) it
+leaves to the careful reader of ``request.py``, which takes it or says what is wrong, and reads all else alike.
 """
 
 from types import GenericAlias
