@@ -8,8 +8,10 @@ from benchmarks.results import RESULTS, Row, find, load
 from benchmarks.summary import CHAINED_TARGET, FLOOR_TARGETS, P99_MS, TRACED, best_load
 from benchmarks.tables import number, share
 from docs.markdown import plain, table, where
+from docs.performance_catalog import filters_section, freshness_section, scale_section
 from docs.performance_kernels import kernels_section
 from docs.performance_offline import offline_section
+from docs.performance_quality import products_section, quality_section
 from docs.performance_targets import OF_OFFLINE_TARGET, TAIL_TARGET, graph_share, targets_section
 
 HEAD = f"""# Performance
@@ -72,6 +74,7 @@ def _online(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
             if whole["padded"]:
                 padding = (f"{ratio:.1%} of {what.replace('_', ' ')}" for what, ratio in whole["padded"].items())
                 yield f"Padding: {', '.join(padding)}.\n"
+            yield f"Graphs captured while it served: {whole['engine_counts'].get('graphs', 0):.0f}.\n"
             if whole["outstanding"] == 4 and not whole["mixed"]:
                 rate = _met(whole["of_offline"] >= OF_OFFLINE_TARGET)
                 tail = _met(whole["p99_over_p50"] <= TAIL_TARGET)
@@ -171,10 +174,15 @@ _SECTIONS = {
     "online": _online,
     "exactness": _exactness,
     "kernels": kernels_section,
+    "fp8_products": products_section,
+    "quality": quality_section,
     "recall": _recall,
     "codec": _codec,
     "transport": _transport,
     "catalog_build": _catalog,
+    "catalog_scale": scale_section,
+    "freshness": freshness_section,
+    "filters": filters_section,
 }
 
 _ON_A_DEVICE = ("offline", "online", "exactness", "kernels")
