@@ -12,8 +12,8 @@ LARGE = 10_000_000
 def scale_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
     yield f"## Catalogs from 10,000 to 10,000,000 items\n\n{where(report)}. Three levels of 8,192 codes, int64 ids,"
     yield "two of 16 tags an item; seconds. *Build*: a Parquet table into a file. *Publish*: into Redis on the same"
-    yield "host, read back and verified. *Active*: from there until an instance serves it: fetched, verified, indexed, on"
-    yield "the device. The floors move and hash the same bytes and do nothing else.\n"
+    yield "host, read back and verified. *Active*: from there until an instance serves it: fetched, verified, indexed,"
+    yield "on the device. The floors move and hash the same bytes and do nothing else.\n"
     rows = sorted(report["rows"], key=lambda row: (row["strings"], row["items"], row["case"]))
     yield from table(
         ("", "build", "peak GB", "publish", "floor", "active", "floor", "activate µs", "trie ms", "5,000 ids ms"),
