@@ -237,6 +237,8 @@ class RequestConsumer:
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._joined = True
         self._health.assigned({each.topic for each in partitions})
+        if self._closed:  # it leaves: others read them, and the client raises no proper error for an assignment now
+            return
         if not partitions:  # cooperative members hear of every round, also when nothing moved
             self._listener.assigned({})
             return
