@@ -1,0 +1,157 @@
+"""Exactly-once delivery on the embedded broker with errors injected into every step of a transaction.
+
+The embedded broker shows aborted records to everybody: that readers see each answer once is tests/kafka's to prove.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaError
+
+from consumer.stream.mock_cluster import Api
+from consumer.stream.settings import KafkaSettings
+from consumer.stream.transactions import TransactionalProducer
+from tests.consumer.serving_harness import Harness, Member, harness
+from tests.consumer.waiting import eventually
+
+
+@pytest.fixture
+def made() -> Iterator[Harness]:
+    with harness() as each:
+        yield each
+
+
+def exactly(made: Harness, **changes: object) -> KafkaSettings:
+    return made.kafka(delivery="exactly-once", **changes)
+
+
+def committed(member: Member) -> int:
+    """As the process knows it: the embedded broker does not keep the offsets of transactions."""
+    return max((each.committed or 0 for each in member.snapshot().partitions), default=0)
+
+
+def ask(made: Harness, count: int) -> None:
+    for number in range(count):
+        made.send(f"r{number}")
+    made.flush()
+
+
+def test_offsets_are_committed_with_the_replies(made: Harness) -> None:
+    member = made.member(kafka=exactly(made))
+    ask(made, 20)
+    made.replies.wait(20)
+    eventually(lambda: committed(member) == 20)
+    assert eventually(lambda: member.snapshot().in_flight == 0)
+    assert member.events.count["confirmed"] == 20
+    assert member.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("api", "code"),
+    [
+        (Api.INIT_PRODUCER_ID, KafkaError.COORDINATOR_NOT_AVAILABLE),
+        (Api.ADD_PARTITIONS_TO_TXN, KafkaError.CONCURRENT_TRANSACTIONS),
+        (Api.ADD_PARTITIONS_TO_TXN, KafkaError.NOT_COORDINATOR),
+        (Api.ADD_OFFSETS_TO_TXN, KafkaError.CONCURRENT_TRANSACTIONS),
+        (Api.ADD_OFFSETS_TO_TXN, KafkaError.COORDINATOR_LOAD_IN_PROGRESS),
+        (Api.END_TXN, KafkaError.COORDINATOR_NOT_AVAILABLE),
+        (Api.END_TXN, KafkaError.NOT_COORDINATOR),
+    ],
+    ids=lambda each: each.name if isinstance(each, Api) else KafkaError(each).name(),
+)
+def test_an_error_that_passes_aborts_nothing(made: Harness, api: Api, code: int) -> None:
+    made.cluster.push_errors(api, [code] * 3)
+    member = made.member(kafka=exactly(made))
+    ask(made, 3)
+    made.replies.wait(3)
+    eventually(lambda: committed(member) == 3)
+    assert member.events.count["commit_failed"] == 0
+    assert member.loop.failure is None
+
+
+@pytest.mark.parametrize(
+    ("api", "code"),
+    [
+        (Api.ADD_OFFSETS_TO_TXN, KafkaError.TRANSACTION_ABORTABLE),
+        (Api.TXN_OFFSET_COMMIT, KafkaError.ILLEGAL_GENERATION),
+        (Api.TXN_OFFSET_COMMIT, KafkaError.UNKNOWN_MEMBER_ID),
+        (Api.TXN_OFFSET_COMMIT, KafkaError.REBALANCE_IN_PROGRESS),
+    ],
+    ids=lambda each: each.name if isinstance(each, Api) else KafkaError(each).name(),
+)
+def test_an_aborted_transaction_is_made_again_without_the_engine(made: Harness, api: Api, code: int) -> None:
+    member = made.member(kafka=exactly(made))
+    ask(made, 1)
+    eventually(lambda: committed(member) == 1)
+    made.cluster.push_errors(api, [code] * 2)
+    ask(made, 3)
+    eventually(lambda: committed(member) == 4)
+    assert member.events.count["commit_failed"] == 2
+    assert sum(member.engine.batches) == 4
+    assert member.events.count["confirmed"] == 4
+    assert member.loop.failure is None
+
+
+@pytest.mark.parametrize(
+    ("api", "code"),
+    [
+        (Api.INIT_PRODUCER_ID, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        (Api.INIT_PRODUCER_ID, KafkaError.INVALID_TRANSACTION_TIMEOUT),
+        (Api.ADD_OFFSETS_TO_TXN, KafkaError.INVALID_PRODUCER_EPOCH),
+        (Api.END_TXN, KafkaError.PRODUCER_FENCED),
+    ],
+    ids=lambda each: each.name if isinstance(each, Api) else KafkaError(each).name(),
+)
+def test_a_producer_that_is_out_ends_the_process_without_a_commit(made: Harness, api: Api, code: int) -> None:
+    made.cluster.push_errors(api, [code])
+    member = made.member(kafka=exactly(made), wait=False)
+    ask(made, 3)
+    eventually(lambda: member.loop.failure)
+    assert "out for good" in str(member.loop.failure)
+    assert any("failed" in reason for reason in member.snapshot().not_ready)
+    assert member.stop() == 1
+    assert committed(member) <= 0
+    assert member.events.count["confirmed"] == 0
+
+
+def test_an_outage_within_the_limit_loses_nothing(made: Harness) -> None:
+    member = made.member(kafka=exactly(made))
+    ask(made, 1)
+    eventually(lambda: committed(member) == 1)
+    member.engine.gate.clear()
+    ask(made, 10)
+    eventually(lambda: member.snapshot().in_flight == 10)
+    made.cluster.broker_down()
+    member.engine.gate.set()
+    eventually(lambda: member.events.count["replied:ok"] == 11 or member.events.count["producer:_ALL_BROKERS_DOWN"])
+    made.cluster.broker_up()
+    eventually(lambda: committed(member) == 11, 40.0)
+    assert member.loop.failure is None
+
+
+def test_stopping_with_the_broker_down_keeps_to_the_budget(made: Harness) -> None:
+    codes: list[int] = []
+    member = made.member(kafka=exactly(made), drain_s=1.0, close_s=4.0, end_process=codes.append)
+    ask(made, 1)
+    eventually(lambda: committed(member) == 1)
+    made.cluster.broker_down()
+    member.engine.gate.clear()
+    begun = time.monotonic()
+    member.stop()
+    assert time.monotonic() - begun < 10
+    assert codes == []
+
+
+def test_a_call_of_the_client_that_never_returns_ends_the_process(
+    made: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = threading.Event()
+    monkeypatch.setattr(TransactionalProducer, "commit", lambda _: never.wait(60))
+    member = made.member(kafka=exactly(made, brokers_down_limit_s=1.0), end_process=lambda _: None)
+    ask(made, 1)
+    eventually(lambda: member.loop.failure)
+    assert "a transaction has been open for 1 s" in str(member.loop.failure)
+    assert member.stop() == 1
+    never.set()
