@@ -37,9 +37,9 @@ def products_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
     """A layer's four products with what float8 adds to them."""
     yield "## Products of a layer in float8\n"
     yield (
-        f"{where(report)}. Microseconds of the four products of one layer, each with the kernel that reads it: in "
-        "bfloat16, tensor-wise, row-wise, and the fastest of the three for each product, which is what the engine "
-        "takes.\n"
+        f"{where(report)}. Microseconds of the four products of one layer, each with the kernel that reads it and, "
+        "for attention's output, the one that quantises it: in bfloat16, tensor-wise, row-wise, and the fastest of "
+        "the three for each product, which is what the engine takes.\n"
     )
     times: dict[tuple[str, int], dict[str, dict[str, float]]] = {}
     for row in report["rows"]:

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.model.decoder_config import DecoderConfig
+from engine.model.linear import quantised_for
 from engine.model.residual import Residual
 from engine.model.weights import DecoderWeights, LayerWeights
 from engine.state.beam_kv import BeamKV
@@ -56,9 +57,7 @@ class Decoder:
             q = self._qkv(layer, state, prompts.positions, *pages, prompts.slots)
             if number == len(self._weights.layers) - 1:  # from here only the last token's state is read
                 q, state, begin = q[prompts.last], state.of(prompts.last), prompts.last_begin
-            attended = backend.paged_prefill_attention(
-                q, *pages, table.page_table, begin, table.length, self._scale, _fp8_scale(layer, len(q))
-            )
+            attended = backend.paged_prefill_attention(q, *pages, table.page_table, begin, table.length, self._scale)
             _after_attention(layer, attended.flatten(1), state)
         return state.normed(self._weights.norm)
 
@@ -82,7 +81,6 @@ class Decoder:
                 path,
                 live,
                 self._scale,
-                fp8_scale=_fp8_scale(layer, rows * width),
             )
             _after_attention(layer, attended.view(rows * width, -1), state)
         return state.normed(self._weights.norm).view(rows, width, -1)
@@ -107,16 +105,9 @@ class Decoder:
         )
 
 
-def _fp8_scale(layer: LayerWeights, rows: int) -> float | None:
-    return layer.attended_scale if layer.o.takes_fp8(rows) else None
-
-
 def _after_attention(layer: LayerWeights, attended: Tensor, state: Residual) -> None:
     """Add the output projection, then the feed-forward block."""
-    if layer.o.takes_fp8(len(attended)):
-        state.add_values(layer.o, attended)
-    else:
-        state.add(layer.o, attended)
+    state.add(layer.o, quantised_for(layer.o, attended))
     gate_up = layer.gate_up(state.operand(layer.post_norm, layer.gate_up))
     gated = backend.silu_mul_fp8 if layer.down.takes_fp8(len(attended)) else backend.silu_mul
     state.add(layer.down, gated(gate_up))

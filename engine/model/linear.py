@@ -50,15 +50,12 @@ class Fp8Linear:
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, dense: DenseLinear, operand_scale: float = 1.0) -> "Fp8Linear":
-        """``operand_scale``: of operands that come with scales of 1 instead, as attention's output does."""
+    def of(cls, dense: DenseLinear) -> "Fp8Linear":
         weight, bias = dense.weight, dense.bias
         out, inputs = weight.shape
         kinds = kinds_for(out, inputs, weight.device)
         unit = torch.ones((), device=weight.device)
-        narrow = backend.quantise(weight)
-        scaled = Fp8Matrix(narrow.values, narrow.scale * operand_scale)
-        return cls(scaled, bias, kinds, dense if kinds.some_dense else None, unit, weight.dtype)
+        return cls(backend.quantise(weight), bias, kinds, dense if kinds.some_dense else None, unit, weight.dtype)
 
     def takes_fp8(self, rows: int) -> bool:
         return self.kinds(rows) != "dense"
@@ -88,9 +85,14 @@ class Fp8Linear:
 Linear = DenseLinear | Fp8Linear
 
 
-def fp8_linear(dense: DenseLinear, operand_scale: float = 1.0) -> Linear:
+def fp8_linear(dense: DenseLinear) -> Linear:
     """In float8 where the matrix has sides that such products take."""
-    return dense if any(side % MULTIPLE for side in dense.weight.shape) else Fp8Linear.of(dense, operand_scale)
+    return dense if any(side % MULTIPLE for side in dense.weight.shape) else Fp8Linear.of(dense)
+
+
+def quantised_for(linear: Linear, x: Tensor) -> Operand:
+    """``x`` as ``linear`` takes it."""
+    return backend.quantise(x) if linear.takes_fp8(len(x)) else x
 
 
 def _dense(x: Operand) -> Tensor:

@@ -1,11 +1,10 @@
 """The hidden state between the blocks of a decoder."""
 
-import torch
 from torch import Tensor
 
 from engine.model.linear import Linear, Operand
 from kernels import backend
-from kernels.linear.scaled import Fp8Matrix, Product
+from kernels.linear.scaled import Product
 
 
 class Residual:
@@ -14,17 +13,10 @@ class Residual:
     def __init__(self, hidden: Tensor, eps: float) -> None:
         self._hidden, self._eps = hidden, eps
         self._pending: Product | None = None
-        self._ones: Tensor | None = None
 
     def add(self, linear: Linear, x: Operand) -> None:
         """Add ``x @ linear.T``."""
         self._pending = linear.add_to(self._hidden, x)
-
-    def add_values(self, linear: Linear, values: Tensor) -> None:
-        """Add the product of e4m3 ``values`` that have no scale of their own."""
-        if self._ones is None:
-            self._ones = torch.ones(len(values), device=values.device)
-        self.add(linear, Fp8Matrix(values, self._ones))
 
     def operand(self, weight: Tensor, into: Linear) -> Operand:
         """The normed state as ``into`` takes it; ``weight``: of the norm, ``[H]``."""

@@ -11,28 +11,18 @@ from torch import Tensor
 from engine.errors import ModelError
 from engine.model.decoder_config import DecoderConfig, read_json
 from engine.model.linear import DenseLinear, Linear, fp8_linear
-from kernels.linear.scaled import FP8_MAX
-
-ROUNDED = 1.125
-"""What rounding weights and states to float8 may add: two times a sixteenth."""
-
-TINY = 1e-12
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer. ``qkv`` stacks queries, keys, values; ``gate_up`` stacks gate, up.
-
-    ``attended_scale``: what attention's output is divided by where ``o`` takes it in float8.
-    """
+    """One layer. ``qkv`` stacks queries, keys, values; ``gate_up`` stacks gate, up."""
 
     input_norm: Tensor
     qkv: Linear
     q_norm: Tensor | None
     k_norm: Tensor | None
-    attended_scale: float
     o: Linear
     post_norm: Tensor
     gate_up: Linear
@@ -64,23 +54,22 @@ def load_weights(
         def take(name: str, *shape: int) -> Tensor:
             return tensors.take(f"model.layers.{number}.{name}", *shape)
 
-        def linear(*parts: Tensor, bias: Tensor | None = None, operand_scale: float = 1.0) -> Linear:
+        def linear(*parts: Tensor, bias: Tensor | None = None) -> Linear:
             dense = DenseLinear(torch.cat(parts) if len(parts) > 1 else parts[0], bias)
-            return fp8_linear(dense, operand_scale) if fp8 else dense
+            return fp8_linear(dense) if fp8 else dense
 
         attention, mlp = "self_attn", "mlp"
         projections = (("q_proj", q), ("k_proj", kv), ("v_proj", kv))
-        qkv = [take(f"{attention}.{name}.weight", rows, hidden) for name, rows in projections]
         biases = [take(f"{attention}.{name}.bias", rows) for name, rows in projections] if config.qkv_bias else []
-        input_norm = take("input_layernorm.weight", hidden)
-        attended_scale = largest_value(qkv[-1], biases[-1] if biases else None, input_norm) / FP8_MAX if fp8 else 1.0
         return LayerWeights(
-            input_norm=input_norm,
-            qkv=linear(*qkv, bias=torch.cat(biases) if biases else None),
+            input_norm=take("input_layernorm.weight", hidden),
+            qkv=linear(
+                *(take(f"{attention}.{name}.weight", rows, hidden) for name, rows in projections),
+                bias=torch.cat(biases) if biases else None,
+            ),
             q_norm=take(f"{attention}.q_norm.weight", config.head_dim) if config.qk_norm else None,
             k_norm=take(f"{attention}.k_norm.weight", config.head_dim) if config.qk_norm else None,
-            attended_scale=attended_scale,
-            o=linear(take(f"{attention}.o_proj.weight", hidden, q), operand_scale=attended_scale),
+            o=linear(take(f"{attention}.o_proj.weight", hidden, q)),
             post_norm=take("post_attention_layernorm.weight", hidden),
             gate_up=linear(
                 *(take(f"{mlp}.{name}.weight", config.intermediate_size, hidden) for name in ("gate_proj", "up_proj"))
@@ -96,15 +85,6 @@ def load_weights(
     )
     tensors.refuse_leftovers(["lm_head.weight"] if config.tied_head else [])
     return weights
-
-
-def largest_value(weight: Tensor, bias: Tensor | None, norm: Tensor) -> float:
-    """No element of a value vector, hence none of attention's output, which is a mean of them, is larger.
-
-    Values are the product of ``weight`` (``[values, H]``) and a state whose length the norm makes the root of ``H``.
-    """
-    bound = (weight.float() * norm.float()).norm(dim=1) * weight.shape[1] ** 0.5
-    return float((bound if bias is None else bound + bias.float().abs()).max()) * ROUNDED + TINY
 
 
 class _Tensors:

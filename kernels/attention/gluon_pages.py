@@ -73,7 +73,7 @@ def store_rows(
     rows = row0 + gl.arange(0, ROWS, layout=gl.SliceLayout(1, tile))
     columns = gl.arange(0, DIM, layout=gl.SliceLayout(0, tile))
     at = (rows // GROUP).to(gl.int64) * QUERY_HEADS + rows % GROUP
-    value = staging.load(tile).to(out.dtype.element_ty)
+    value = staging.load(tile)
     gl.store(out + at[:, None] * DIM + columns[None, :], value, mask=(rows < live_rows)[:, None])
 
 

@@ -1,5 +1,6 @@
 """``paged_prefill_attention`` for Hopper, bfloat16, heads and pages of 128."""
 
+import torch
 import triton
 from torch import Tensor
 from triton.experimental import gluon
@@ -19,7 +20,7 @@ from kernels.attention.gluon_pages import (
     start_last,
     store_rows,
 )
-from kernels.attention.triton_splits import LOG2_E, attended_like
+from kernels.attention.triton_splits import LOG2_E
 
 
 @gluon.jit
@@ -62,24 +63,30 @@ def _number(turn):
 @gluon.jit
 def _consume(
     queries, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, query_begin, context_len, out, R, scale,
-    inverse, HALF: gl.constexpr, REQUESTS: gl.constexpr, HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr,
+    HALF: gl.constexpr, REQUESTS: gl.constexpr, HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr,
     PAGE: gl.constexpr,
 ):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, PAGE, 16])
     tile: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
     live, most = _extent(query_begin, R, GROUP, REQUESTS, 4)
+    turns = gl.cdiv(most * live * HEADS, gl.num_programs(0))
+    number = _number(gl.to_tensor(0))
+    _r, begin, live_rows, prefix, row0, blocks, masked = _place(
+        number, live, most, query_begin, context_len, HEADS, GROUP, PAGE
+    )
+    first_cell = (begin.to(gl.int64) * (HEADS * GROUP) + number % HEADS * GROUP) * DIM
+    queries.store(load_queries(q + first_cell, row0 + HALF * ROWS, live_rows, GROUP, HEADS * GROUP, DIM, tile))
     base = gl.to_tensor(0)
-    for turn in range(gl.cdiv(most * live * HEADS, gl.num_programs(0))):
-        number = _number(turn)
-        head = number % HEADS
-        _r, begin, live_rows, prefix, row0, blocks, masked = _place(
+    for turn in range(turns):
+        number = _number(turn + 1)
+        _r, next_begin, next_live_rows, next_prefix, next_row0, next_blocks, next_masked = _place(
             number, live, most, query_begin, context_len, HEADS, GROUP, PAGE
         )
-        row0 += HALF * ROWS
+        next_cell = (next_begin.to(gl.int64) * (HEADS * GROUP) + number % HEADS * GROUP) * DIM
+        next_rows = gl.where(next_blocks > 0, next_live_rows, 0)
         if blocks > 0:
-            first_cell = (begin.to(gl.int64) * (HEADS * GROUP) + head * GROUP) * DIM
-            queries.store(load_queries(q + first_cell, row0, live_rows, GROUP, HEADS * GROUP, DIM, tile))
             fence_async_shared()
+            row0 += HALF * ROWS
             rows = row0 + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
             peak = gl.full([ROWS], float("-inf"), gl.float32, layout=gl.SliceLayout(1, layout))
             total = gl.zeros([ROWS], gl.float32, layout=gl.SliceLayout(1, layout))
@@ -89,9 +96,20 @@ def _consume(
             )  # fmt: skip
             base += blocks
             token = start_last(p, sums, v_ring, v_full, base - 1)
-            factor = inverse / total
-            value = (end_last(token, v_empty, base - 1) * factor[:, None]).to(gl.bfloat16)
+            queries_next = load_queries(
+                q + next_cell, next_row0 + HALF * ROWS, next_rows, GROUP, HEADS * GROUP, DIM, tile
+            )
+            inverse = 1.0 / total
+            value = (end_last(token, v_empty, base - 1) * inverse[:, None]).to(gl.bfloat16)
             store_rows(queries, value, out + first_cell, row0, live_rows, GROUP, HEADS * GROUP, DIM, tile)
+            queries.store(queries_next)
+        else:
+            queries.store(
+                load_queries(q + next_cell, next_row0 + HALF * ROWS, next_rows, GROUP, HEADS * GROUP, DIM, tile)
+            )
+        first_cell, live_rows, prefix, row0, blocks, masked = (
+            next_cell, next_live_rows, next_prefix, next_row0, next_blocks, next_masked
+        )  # fmt: skip
 
 
 @gluon.jit
@@ -118,7 +136,7 @@ def _produce(
 @gluon.jit(do_not_specialize=["R", "max_pages"])
 def attend_causal(
     q, keys, values, page_table, query_begin, context_len, out,
-    R, max_pages, scale, inverse,
+    R, max_pages, scale,
     REQUESTS: gl.constexpr, HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, PAGE: gl.constexpr,
 ):  # fmt: skip
     """As many programs as the device runs at once; a tile is 128 rows of a KV head, a row a token and a query head."""
@@ -135,11 +153,11 @@ def attend_causal(
         [
             (_consume, (
                 queries.index(0), q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, query_begin, context_len, out,
-                R, scale, inverse, 0, REQUESTS, HEADS, GROUP, DIM, PAGE,
+                R, scale, 0, REQUESTS, HEADS, GROUP, DIM, PAGE,
             )),
             (_consume, (
                 queries.index(1), q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, query_begin, context_len, out,
-                R, scale, inverse, 1, REQUESTS, HEADS, GROUP, DIM, PAGE,
+                R, scale, 1, REQUESTS, HEADS, GROUP, DIM, PAGE,
             )),
             (_produce, (
                 page_table, keys, values, k_ring, v_ring, k_full, k_empty, v_full, v_empty, query_begin, context_len,
@@ -159,20 +177,19 @@ def paged_prefill_attention(
     query_begin: Tensor,
     context_len: Tensor,
     scale: float,
-    fp8_scale: float | None = None,
 ) -> Tensor:
     """As the torch twin, all arrays contiguous."""
     tokens, query_heads, dim = q.shape
     heads, page = k_pages.shape[1], k_pages.shape[2]
     group, requests = query_heads // heads, len(context_len)
-    out, inverse = attended_like(q, fp8_scale)
+    out = torch.empty_like(q)
     tiles = (triton.cdiv(tokens * group, 2 * ROWS.value) + requests) * heads
     layout = gl.NVMMASharedLayout.get_default_for([page, dim], gl.bfloat16)
     attend_causal[(min(tiles, multiprocessors(q.device)),)](
         q, TensorDescriptor.from_tensor(k_pages.view(-1, dim), [page, dim], layout),
         TensorDescriptor.from_tensor(v_pages.view(-1, dim), [page, dim], layout),
         page_table, query_begin, context_len, out,
-        requests, page_table.shape[1], scale * LOG2_E, inverse,
+        requests, page_table.shape[1], scale * LOG2_E,
         REQUESTS=max(32, triton.next_power_of_2(requests)), HEADS=heads, GROUP=group, DIM=dim, PAGE=page,
         num_warps=4, maxnreg=168,
     )  # fmt: skip

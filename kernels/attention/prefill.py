@@ -5,7 +5,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.attention.paging import gather_pages
-from kernels.linear.scaled import FP8, rounded
 
 
 def paged_prefill_attention(
@@ -16,7 +15,6 @@ def paged_prefill_attention(
     query_begin: Tensor,
     context_len: Tensor,
     scale: float,
-    fp8_scale: float | None = None,
 ) -> Tensor:
     """Attend causally from packed queries; returns ``[T, Hq, D]`` in ``q``'s dtype.
 
@@ -24,11 +22,9 @@ def paged_prefill_attention(
     - ``k_pages``, ``v_pages``: ``[pages, Hkv, page tokens, D]``; ``page_table``: int32 ``[R, max_pages]``
     - ``context_len``: int32 ``[R]``, keys in the pages; the request's queries stand at its last positions
 
-    - ``fp8_scale``: where given, the result is e4m3 instead, divided by it
-
     Products and softmax accumulate in float32.
     """
-    out = torch.empty_like(q, dtype=q.dtype if fp8_scale is None else FP8)
+    out = torch.empty_like(q)
     begins = query_begin.tolist()
     for r, length in enumerate(context_len.tolist()):
         begin, end = begins[r], begins[r + 1]
@@ -45,5 +41,5 @@ def paged_prefill_attention(
         attended = F.scaled_dot_product_attention(
             rows, k, v, attn_mask=mask, is_causal=prefix == 0, scale=scale, enable_gqa=True
         )
-        out[begin:end] = rounded(attended[0].transpose(0, 1), q.dtype, fp8_scale)
+        out[begin:end] = attended[0].transpose(0, 1).to(q.dtype)
     return out

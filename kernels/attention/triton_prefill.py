@@ -9,13 +9,13 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from kernels.attention import prefill
 from kernels.attention.choice import fits_hopper, fits_triton
 from kernels.attention.triton_decode import attend_block
-from kernels.attention.triton_splits import LOG2_E, attended_like
+from kernels.attention.triton_splits import LOG2_E
 
 
 @triton.jit(do_not_specialize=["R", "max_pages"])
 def attend_causal(
     q, keys, values, page_table, query_begin, context_len, out,
-    R, max_pages, scale, inverse,
+    R, max_pages, scale,
     REQUESTS: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
@@ -71,7 +71,7 @@ def attend_causal(
         v = tl.where((start + lanes < end)[:, None], v, tl.zeros_like(v))
         seen = (start + lanes)[None, :] <= position[:, None]
         peak, total, sums = attend_block(q_rows, k, v, peak, total, sums, scale, seen, True)
-    value = (sums * (inverse / total)[:, None]).to(out.dtype.element_ty)
+    value = (sums / total[:, None]).to(out.dtype.element_ty)
     tl.store(out + cells, value, mask=some[:, None])
 
 
@@ -83,18 +83,15 @@ def paged_prefill_attention(
     query_begin: Tensor,
     context_len: Tensor,
     scale: float,
-    fp8_scale: float | None = None,
 ) -> Tensor:
     """As the torch twin, all arrays contiguous."""
     if not fits_triton(q.shape[-1]):
-        return prefill.paged_prefill_attention(
-            q, k_pages, v_pages, page_table, query_begin, context_len, scale, fp8_scale
-        )
+        return prefill.paged_prefill_attention(q, k_pages, v_pages, page_table, query_begin, context_len, scale)
     if fits_hopper(q, k_pages):
         from kernels.attention.gluon_prefill import paged_prefill_attention as for_hopper
 
-        return for_hopper(q, k_pages, v_pages, page_table, query_begin, context_len, scale, fp8_scale)
-    return portable_prefill(q, k_pages, v_pages, page_table, query_begin, context_len, scale, fp8_scale)
+        return for_hopper(q, k_pages, v_pages, page_table, query_begin, context_len, scale)
+    return portable_prefill(q, k_pages, v_pages, page_table, query_begin, context_len, scale)
 
 
 def portable_prefill(
@@ -105,20 +102,19 @@ def portable_prefill(
     query_begin: Tensor,
     context_len: Tensor,
     scale: float,
-    fp8_scale: float | None = None,
 ) -> Tensor:
     """Plain Triton."""
     tokens, query_heads, dim = q.shape
     heads, page = k_pages.shape[1], k_pages.shape[2]
     group, requests = query_heads // heads, len(context_len)
-    out, inverse = attended_like(q, fp8_scale)
+    out = torch.empty_like(q)
     rows, block = (64, 64) if q.dtype == torch.bfloat16 else (16, 32)
     block = min(block, page)
     attend_causal[(triton.cdiv(tokens * group, rows) + requests, heads)](
         q, TensorDescriptor.from_tensor(k_pages.view(-1, dim), [block, dim]),
         TensorDescriptor.from_tensor(v_pages.view(-1, dim), [block, dim]),
         page_table, query_begin, context_len, out,
-        requests, page_table.shape[1], scale * LOG2_E, inverse,
+        requests, page_table.shape[1], scale * LOG2_E,
         REQUESTS=triton.next_power_of_2(requests), HEADS=heads, GROUP=group, DIM=dim, PAGE=page,
         ROWS=rows, KEYS=block, num_warps=4, num_stages=3,
     )  # fmt: skip

@@ -11,16 +11,15 @@ from torch import Tensor
 
 from engine.errors import ModelError
 from engine.model.decoder_config import DecoderConfig
-from engine.model.linear import DenseLinear, Fp8Linear, Operand, fp8_linear
+from engine.model.linear import DenseLinear, Fp8Linear, fp8_linear, quantised_for
 from engine.model.residual import Residual
-from engine.model.weights import largest_value, load_weights
+from engine.model.weights import load_weights
 from engine.recall_engine import RecallEngine
 from engine.request import BeamPolicy, RecallRequest, RecallResult
 from engine.runtime.placement import Placement
 from engine.settings import EngineSettings
-from kernels.elementwise.quantise import quantise
 from kernels.linear.kinds import DEFAULT, Kinds, kinds_for
-from kernels.linear.scaled import FP8, FP8_MAX, ScaledProduct, in_float32, rounded
+from kernels.linear.scaled import FP8, ScaledProduct, in_float32
 from tests.engine.strategies import catalog_of
 from tests.engine.test_cuda import items_of
 from tests.engine.tiny_models import Architecture, TinyModel, write_model
@@ -31,10 +30,6 @@ BY_ROWS = Kinds(((2, "dense"), (4, "tensorwise"), (None, "rowwise")))
 
 def randn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def quantised_for(linear: Fp8Linear, x: Tensor) -> Operand:
-    return quantise(x) if linear.takes_fp8(len(x)) else x
 
 
 def model_of(architecture: Architecture = "qwen3") -> TinyModel:
@@ -99,41 +94,6 @@ def test_the_state_is_the_same_whoever_adds_the_product(rows: int) -> None:
     expected = expected / (expected.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight
     torch.testing.assert_close(normed, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(state.of(torch.tensor([rows - 1])).normed(weight), expected[-1:], atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("rows", [1, 5])
-def test_values_divided_by_a_scale_are_added_as_if_they_were_not(rows: int) -> None:
-    """The matrix has the scale of its operands in its own."""
-    dense, scale = DenseLinear(randn(48, 64)), 0.02
-    linear = Fp8Linear.of(dense, operand_scale=scale)
-    hidden, x, weight = randn(rows, 48), randn(rows, 64, seed=1), randn(48, seed=2)
-    state = Residual(hidden, 1e-6)
-    state.add_values(linear, rounded(x, torch.float32, scale))
-    expected = hidden + x @ dense.weight.T
-    expected = expected / (expected.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight
-    assert (state.normed(weight) - expected).norm() / expected.norm() < 0.05
-
-
-@pytest.mark.parametrize("bias", [None, 3 * randn(20, seed=3)])
-def test_no_value_is_larger_than_the_weights_let_it_be_and_one_comes_near(bias: Tensor | None) -> None:
-    weight, norm = randn(20, 64), randn(64, seed=1)
-    bound = largest_value(weight, bias, norm)
-    states = torch.cat([randn(500, 64, seed=2), weight * norm, -weight * norm])
-    states *= 64**0.5 / states.norm(dim=1, keepdim=True)
-    values = states * norm @ weight.T + (0 if bias is None else bias)
-    assert 0.85 * bound < values.abs().max() < bound
-    assert largest_value(torch.zeros_like(weight), None, norm) > 0
-
-
-def test_attention_rounds_what_it_gives_to_float8(tmp_path: Path) -> None:
-    """The scale is the largest that the weights allow; nothing is cut off."""
-    directory = write_model(model_of(), tmp_path)
-    config = DecoderConfig.load(directory)
-    narrow, wide = (load_weights(directory, config, CPU, torch.float32, fp8) for fp8 in (True, False))
-    values = config.kv_heads * config.head_dim
-    for ours, theirs in zip(narrow.layers, wide.layers, strict=True):
-        assert isinstance(theirs.qkv, DenseLinear)
-        assert ours.attended_scale == largest_value(theirs.qkv.weight[-values:], None, theirs.input_norm) / FP8_MAX
 
 
 def test_the_layers_hold_one_byte_an_element_and_the_rest_stays_as_it_was(tmp_path: Path) -> None:
