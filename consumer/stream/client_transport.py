@@ -155,6 +155,7 @@ class ClientTransport:
     def _consumer_options(self) -> dict[str, Option | Callable[[KafkaError], None]]:
         return {
             **self._kafka.connection(),
+            "isolation.level": "read_committed",
             **self._kafka.consumer_options,
             "group.id": f"recall-client-{uuid.uuid4()}",
             "enable.auto.commit": False,
