@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.stress, pytest.mark.timeout(7200)]
 MEMBERS = 3
 SESSION_S = 3
 STAGES_S = 60.0
+BOTH = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 
 
 class Killer:
@@ -66,17 +67,23 @@ class Killer:
             time.sleep(0.02)
 
 
-def test_random_kills_under_load(broker: KafkaCluster, tmp_path: Path, kills: int, seed: int) -> None:
-    verdict = run(broker, tmp_path, kills, seed, (), atomic=False)
+@BOTH
+def test_random_kills_under_load(broker: KafkaCluster, tmp_path: Path, kills: int, seed: int, protocol: str) -> None:
+    verdict = run(broker, tmp_path, kills, seed, (f"--kafka.group_protocol={protocol}",), atomic=False)
     assert verdict.kept, str(verdict)
 
 
+@BOTH
 def test_random_kills_under_load_with_exactly_once_delivery(
-    installation: Installation, tmp_path: Path, kills: int, seed: int
+    installation: Installation, tmp_path: Path, kills: int, seed: int, protocol: str
 ) -> None:
     """On a broker that soon ends the transactions of the killed: its readers wait for that."""
     soon = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
-    flags = ("--kafka.delivery=exactly-once", "--kafka.transaction_timeout_ms=4000")
+    flags = (
+        f"--kafka.group_protocol={protocol}",
+        "--kafka.delivery=exactly-once",
+        "--kafka.transaction_timeout_ms=4000",
+    )
     with KafkaCluster(installation, tmp_path / "broker", options=soon) as cluster:
         verdict = run(cluster, tmp_path, kills, seed, flags, atomic=True)
     assert verdict.exact, str(verdict)
