@@ -18,7 +18,7 @@ class Ablation:
     """
 
     name: str
-    settings: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     patch: Callable[[], AbstractContextManager[object]] = nullcontext
     change: Callable[[Case], Case] = lambda case: case
     pipelined: bool = False

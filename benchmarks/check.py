@@ -54,7 +54,8 @@ def changes(before: Sequence[Row], now: Sequence[Row]) -> Iterator[Change]:
     for row in filter(None, map(_timed, now)):
         old = find(committed, what=row["what"], case=row["case"])
         if old is not None:
-            yield Change(row["what"], row["case"], old["ms"], row["ms"], row.get("min_ms", row["ms"]))
+            now_min: float = row.get("min_ms", row["ms"])
+            yield Change(row["what"], row["case"], old["ms"], row["ms"], now_min)
 
 
 def _timed(row: Row) -> Row | None:

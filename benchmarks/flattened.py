@@ -62,7 +62,7 @@ def _expected(case: Case, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     packed = q.view(size).transpose(1, 2).flatten(2, 3).float()
     weights = (packed @ k.float().transpose(-1, -2) * case.shape.head_dim**-0.5).softmax(dim=-1)
     mixed = (weights @ v.float()).unflatten(2, (case.width, -1))
-    return mixed.transpose(1, 2).reshape(q.shape)
+    return torch.reshape(mixed.transpose(1, 2), q.shape)
 
 
 def _ways(case: Case, q: Tensor) -> Iterator[tuple[str, Prepare]]:

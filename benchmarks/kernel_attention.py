@@ -1,6 +1,7 @@
 """Times of the attention kernels, over the library's attention on the same shape and beside flattened beams."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -47,7 +48,7 @@ def library_attention(q: Tensor, k: Tensor, v: Tensor, backend: SDPBackend, caus
 
 def library_times(sets: list[tuple[Tensor, Tensor, Tensor]], causal: bool) -> Row:
     def calls(backend: SDPBackend) -> list[Callable[[], Tensor]]:
-        return [lambda s=s: library_attention(*s, backend, causal) for s in sets]
+        return [partial(library_attention, *s, backend, causal) for s in sets]
 
     return {
         "cudnn_us": call_us(calls(SDPBackend.CUDNN_ATTENTION)),
@@ -71,7 +72,7 @@ def checks() -> Iterator[Row]:
         exact = decode_exact(case)
         for attend in (portable_decode, hopper_decode):
             if attend is portable_decode or dtype == torch.bfloat16:
-                found = error(attend(*case.args(), SCALE), exact)
+                found = error(attend(**case.inputs(), scale=SCALE), exact)
                 require(found < most, f"decode attention is off by {found}")
                 yield {"kernel": attend.__module__, "case": f"against float64, {dtype}", "error": found}
 
@@ -88,10 +89,12 @@ def decode_row(beams: int, context: int, batch: int) -> Row:
     ]
     row: Row = {"kernel": "decode attention", "case": f"beam {beams}, context {context}, batch {batch}"}
     for name, attend in (("gluon", hopper_decode), ("triton", portable_decode)):
-        row[f"{name}_us"] = call_us([lambda c=c, a=attend: a(*c.args(), SCALE) for c in cases])
-    row["gluon_unsplit_us"] = call_us([lambda c=c: hopper_decode(*c.args(), SCALE, WHOLE) for c in cases])
+        row[f"{name}_us"] = call_us([partial(attend, **c.inputs(), scale=SCALE) for c in cases])
+    row["gluon_unsplit_us"] = call_us(
+        [partial(hopper_decode, **c.inputs(), scale=SCALE, split_pages=WHOLE) for c in cases]
+    )
     bare = [DecodeCase.of([context] * batch, beams, steps=0) for _ in range(3)]
-    row["context_only_us"] = call_us([lambda c=c: hopper_decode(*c.args(), SCALE) for c in bare])
+    row["context_only_us"] = call_us([partial(hopper_decode, **c.inputs(), scale=SCALE) for c in bare])
     row |= library_times(sets, causal=False)
     row["context_rate_over_cudnn"] = row["cudnn_us"] / row["context_only_us"]
     shape = Case(SHAPES["qwen3-1.7b"], beams, context, batch)
@@ -145,7 +148,7 @@ def prefill_rows() -> Iterator[Row]:
         exact = prefill_exact(case)
         for attend in (portable_prefill, hopper_prefill):
             if attend is portable_prefill or dtype == torch.bfloat16:
-                found = error(attend(*case.args(), SCALE), exact)
+                found = error(attend(**case.inputs(), scale=SCALE), exact)
                 require(found < most, f"prefill attention is off by {found}")
                 yield {"kernel": attend.__module__, "case": f"against float64, {dtype}", "error": found}
     for lengths, new in PREFILL:
@@ -154,8 +157,8 @@ def prefill_rows() -> Iterator[Row]:
         row: Row = {
             "kernel": "prefill attention",
             "case": name,
-            "triton_us": call_us([lambda c=c: portable_prefill(*c.args(), SCALE) for c in cases]),
-            "gluon_us": call_us([lambda c=c: hopper_prefill(*c.args(), SCALE) for c in cases]),
+            "triton_us": call_us([partial(portable_prefill, **c.inputs(), scale=SCALE) for c in cases]),
+            "gluon_us": call_us([partial(hopper_prefill, **c.inputs(), scale=SCALE) for c in cases]),
         }
         if new == lengths[0]:
             shape = (len(lengths), 8, new, 128)

@@ -1,6 +1,7 @@
 """Inputs of the kernel benchmark: random contexts in shuffled pages, random item tries, all made on the device."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,7 +47,11 @@ class DecodeCase:
             width=torch.full((requests,), beams, dtype=torch.int32, device="cuda"),
         )
 
-    def args(self) -> tuple[Tensor, ...]:
+    def inputs(self) -> dict[str, Any]:
+        """By the names of the parameters."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    def args(self) -> tuple[Any, ...]:
         return (
             self.q, self.k_pages, self.v_pages, self.page_table, self.context_len,
             self.own_k, self.own_v, self.path, self.width,
@@ -154,5 +159,9 @@ class PrefillCase:
             context_len=torch.tensor(lengths, dtype=torch.int32, device="cuda"),
         )
 
-    def args(self) -> tuple[Tensor, ...]:
+    def inputs(self) -> dict[str, Any]:
+        """By the names of the parameters."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    def args(self) -> tuple[Any, ...]:
         return self.q, self.k_pages, self.v_pages, self.page_table, self.query_begin, self.context_len

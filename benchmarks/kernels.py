@@ -8,7 +8,8 @@ the copy rate that this run measured, or the library's attention on the same sha
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -73,7 +74,7 @@ def select_rows(bandwidth: float) -> Iterator[Row]:
         for beams, batch in ((256, 1), (256, 4), (256, 8), (900, 1), (900, 4), (900, 8)):
             chain = SelectChain(trie, beams, batch, parents_of_last=name == "unconstrained")
             chain.check()
-            row = {"kernel": "expand and select", "case": f"{name}, width {beams}, batch {batch}"}
+            row: Row = {"kernel": "expand and select", "case": f"{name}, width {beams}, batch {batch}"}
             row |= {
                 "us": chain.time(),
                 "second_step_us": chain.time_step(1),
@@ -102,19 +103,19 @@ def random(*shape: int) -> Tensor:
     return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
 
 
-Calls = tuple[str, list[Callable[[], object]], int]
+Calls = tuple[str, Sequence[Callable[[], object]], int]
 """Name of the kernel, calls on different inputs, values moved by a call."""
 
 
 def norm_calls(tokens: int, hidden: int = 2048) -> Calls:
     rows, weight = [random(tokens, hidden) for _ in range(4)], random(hidden)
-    calls = [lambda a=a, b=b: rms_norm(a, weight, 1e-6, b) for a, b in pairwise(rows)]
+    calls: Sequence[Callable[[], object]] = [partial(rms_norm, a, weight, 1e-6, b) for a, b in pairwise(rows)]
     return "rms_norm with residual", calls, 4 * tokens * hidden
 
 
 def gate_calls(tokens: int, inner: int = 6144) -> Calls:
     gates = [random(tokens, 2 * inner) for _ in range(2)]
-    return "silu_mul", [lambda g=g: silu_mul(g) for g in gates], 3 * tokens * inner
+    return "silu_mul", [partial(silu_mul, g) for g in gates], 3 * tokens * inner
 
 
 def rope_calls(tokens: int, heads: int = 16, kv_heads: int = 8, dim: int = 128) -> Calls:
@@ -123,9 +124,7 @@ def rope_calls(tokens: int, heads: int = 16, kv_heads: int = 8, dim: int = 128) 
     keys, values = random(2, tokens // 128 + 1, kv_heads, 128, dim)
     cos, sin = torch.randn(2, tokens, dim // 2, device="cuda")
     places = torch.arange(tokens, device="cuda", dtype=torch.int32)
-    calls = [
-        lambda x=x: qk_norm_rope_write(x, weight, weight, 1e-6, cos, sin, places, keys, values, places) for x in qkv
-    ]
+    calls = [partial(qk_norm_rope_write, x, weight, weight, 1e-6, cos, sin, places, keys, values, places) for x in qkv]
     return "qk_norm_rope_write", calls, 2 * tokens * width
 
 

@@ -43,8 +43,10 @@ def plots(results: Path) -> Iterator[tuple[str, Figure]]:
         rows = load(path)["rows"]
         floored = [line for line in lines(rows) if line.floor is not None and "ms" in line.floor]
         for key, group in groupby(floored, key=lambda line: tuple(line.case[name] for name in _FIGURE)):
-            suffix = "".join(f"-{value}" for value in key if value not in ("bf16", "level"))
-            yield f"{path.stem}-beam{re.sub('[/ ]', '-', suffix.lstrip('-'))}.svg", _cases(list(group))
+            precision, beam, score = key
+            others = [value for value in (precision, score) if value not in ("bf16", "level")]
+            name = "-".join([path.stem, f"beam{re.sub('[/ ]', '-', beam)}", *others])
+            yield f"{name}.svg", _cases(list(group))
         if best := list(best_rates(floored)):
             yield f"{path.stem}-rates.svg", _rates(best)
         if without := list(ablated(rows)):

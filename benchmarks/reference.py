@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -107,7 +109,7 @@ class Beams:
 
 
 def search(
-    decoder: ReferenceDecoder, trie: Trie, prompt: Sequence[int], widths: Sequence[int], epsilon: float
+    decoder: ReferenceDecoder, trie: Trie, prompt: NDArray[np.int32], widths: Sequence[int], epsilon: float
 ) -> Beams:
     """The beams after the last level, every item live, scored by level."""
     device = decoder.device

@@ -1,5 +1,7 @@
 """The three selection steps of a search over a trie on the device, on random logits."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -52,16 +54,16 @@ class SelectChain:
     def time(self, early_end: bool = True, live_share: float = 1.0, equal: bool = False) -> float:
         tries = self.tries if live_share == 1.0 else self._tries(live_share)
         sets = [[torch.zeros_like(x) for x in self.sets[0]]] if equal else self.sets
-        return call_us([lambda x=x: self.run(x, tries, early_end) for x in sets])
+        return call_us([partial(self.run, x, tries, early_end) for x in sets])
 
     def time_step(self, level: int) -> float:
         before = self.run(self.sets[0], self.tries)[level]
-        return call_us([lambda x=x: self.step(level, before, x[level], self.tries) for x in self.sets])
+        return call_us([partial(self.step, level, before, x[level], self.tries) for x in self.sets])
 
     def time_torch(self) -> float:
         """One unconstrained step by ``log_softmax`` and ``topk``, which has no rule for ties."""
         scores = self.run(self.sets[0], self.tries)[1].scores[..., None]
-        return call_us([lambda x=x: ((x[1].log_softmax(-1) + scores).flatten(1)).topk(self.beams) for x in self.sets])
+        return call_us([partial(_torch_step, x[1], scores, self.beams) for x in self.sets])
 
     def logit_bytes(self) -> int:
         return sum(x.nbytes for x in self.sets[0])
@@ -102,3 +104,7 @@ class SelectChain:
     def _tries(self, share: float) -> list[LevelTries]:
         live = self.trie.live(share)
         return [self.trie.tries(level, live, self.batch) for level in range(LEVELS)]
+
+
+def _torch_step(logits: Tensor, scores: Tensor, beams: int) -> object:
+    return (logits.log_softmax(-1) + scores).flatten(1).topk(beams)

@@ -99,8 +99,15 @@ def best_rates(found: Sequence[Line], latency_ms: float = MEAN_LATENCY_MS) -> It
 
 
 def _best(rows: Sequence[Row | None], latency_ms: float) -> Row | None:
-    fast = [row for row in rows if row and "ms" in row and row.get("latency_ms", row["ms"]) <= latency_ms]
+    timed: list[Row] = [row for row in rows if row is not None and "ms" in row]
+    fast = [row for row in timed if _latency(row) <= latency_ms]
     return max(fast, key=_rate, default=None)
+
+
+def _latency(row: Row) -> float:
+    """Milliseconds, the mean; a floor's is its time."""
+    latency: float = row["latency_ms"] if "latency_ms" in row else row["ms"]
+    return latency
 
 
 def _rate(row: Row) -> float:

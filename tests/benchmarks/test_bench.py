@@ -328,7 +328,7 @@ def test_the_breakdown_splits_at_each_selection_and_counts_gaps_once() -> None:
 
 def test_plots_and_page_show_every_case_of_a_run(offline: Path, tmp_path: Path) -> None:
     names = write_plots(offline.parent, tmp_path)
-    assert names == ["offline-tiny-beam4.svg", "offline-tiny-ablation.svg"]
+    assert names == ["offline-tiny-beam4.svg", "offline-tiny-rates.svg", "offline-tiny-ablation.svg"]
     first = [(tmp_path / name).read_bytes() for name in names]
     write_plots(offline.parent, tmp_path)
     assert [(tmp_path / name).read_bytes() for name in names] == first  # nothing of the clock in them
