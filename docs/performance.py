@@ -35,7 +35,9 @@ no decoded tokens, so a real engine of that kind is slower. **transformers** is 
 unconstrained.
 
 Weights are random in the exact shape of the model, requests random and never seen before, and every answer is
-constrained to a random catalog. Engine times run from requests in to items out, host work included."""
+constrained to a random catalog. Engine times run from requests in to items out, host work included. *Two in flight*:
+from one batch's answers to the next one's, with two batches in the engine. The *cost of the constraint* is against the
+same engine with a selection that lets every code follow every other, timed right beside it."""
 
 
 def performance_page(results: Path = RESULTS) -> str:
@@ -155,6 +157,26 @@ def _transport(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
     yield f"Targets: {cpu}; {rate}; {added} ({report['added_p50_ms']:.2f} ms; p99 {report['added_p99_ms']:+.2f} ms).\n"
 
 
+def _delivery(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
+    yield "## What exactly-once delivery costs\n"
+    yield f"{report['broker']}, librdkafka {report['librdkafka']}, Python {report['python']}, commit"
+    yield f"{report['commit']}. One process with a no-op engine, requests of {report['request_bytes']} bytes, batches"
+    yield f"of at most {report['max_requests']}, {report['cpus']} CPUs that it shares with the broker, the load generator"
+    yield f"and other work: load averages {_loads(report['load_before'])} before, {_loads(report['load_after'])} after."
+    yield "In a drain one transaction follows another, and each takes all answers that the one before it left waiting."
+    yield "The client's own retry back-off is 100 ms, the service sets 2 ms.\n"
+    names = {
+        "replies_per_s": "replies/s",
+        "cpu_us": "CPU µs/request",
+        "transaction_ms": "ms/transaction",
+        "replies_per_transaction": "replies/transaction",
+        "p50_ms": "p50 ms",
+        "p99_ms": "p99 ms",
+    }
+    rows = [(row["case"], row["what"], *(_figure(row.get(name)) for name in names)) for row in report["rows"]]
+    yield from table(("", "", *names.values()), rows)
+
+
 def _threads(row: Mapping[str, Any]) -> str:
     """Where the service's CPU goes."""
     parts = ", ".join(f"{name} {row[name + '_us']:.1f}" for name in ("intake", "device", "replies", "client"))
@@ -179,6 +201,7 @@ _SECTIONS = {
     "recall": _recall,
     "codec": _codec,
     "transport": _transport,
+    "delivery": _delivery,
     "catalog_build": _catalog,
     "catalog_scale": scale_section,
     "freshness": freshness_section,
