@@ -68,11 +68,13 @@ class AtLeastOnce:
         """Nothing to do."""
 
     def publish(self, jobs: Sequence[Job]) -> None:
+        due: list[Sent] = []
         for job in jobs:
             sends = self._writer.write(job)
             job.item.awaiting = len(sends)
-            for sent in sends:
-                self._send(sent)
+            due += sends
+        for sent in due:  # all at once: the client puts what comes close together into one request
+            self._send(sent)
         self._collect(0)
         self._isolate()
 
