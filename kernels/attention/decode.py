@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from kernels.attention.paging import gather_pages
-from kernels.linear.scaled import FP8, rounded
 
 
 def beam_decode_attention(
@@ -18,7 +17,6 @@ def beam_decode_attention(
     path: Tensor,
     width: Tensor,
     scale: float,
-    fp8_scale: float | None = None,
 ) -> Tensor:
     """Attend from the newest token of each beam; returns ``[R, W, Hq, D]`` in ``q``'s dtype, zero in padding rows.
 
@@ -29,12 +27,10 @@ def beam_decode_attention(
     - ``path``: int32 ``[S, R, W]``; ``path[t, r, b]`` is the slot that holds token ``t`` of beam ``b``
     - ``width``: int32 ``[R]``, live beams; rows from there on are padding (all of them where it is not positive)
 
-    - ``fp8_scale``: where given, the result is e4m3 instead, divided by it
-
     Products and softmax accumulate in float32.
     """
     steps, kv_heads, head_dim = own_k.shape[0], own_k.shape[3], own_k.shape[4]
-    out = torch.zeros_like(q, dtype=q.dtype if fp8_scale is None else FP8)
+    out = torch.zeros_like(q)
     for r, (beams, length) in enumerate(zip(width.tolist(), context_len.tolist(), strict=True)):
         if beams <= 0:
             continue
@@ -52,5 +48,5 @@ def beam_decode_attention(
         weights = torch.cat([context, own], dim=-1).softmax(dim=-1)
         merged = (weights[..., :length] @ v).view(grouped.shape)
         merged += weights[..., length:].view(kv_heads, beams, -1, steps) @ v_own
-        out[r, :beams] = rounded(merged.transpose(0, 1).reshape(beams, -1, head_dim), q.dtype, fp8_scale)
+        out[r, :beams] = merged.transpose(0, 1).reshape(beams, -1, head_dim).to(q.dtype)
     return out

@@ -152,7 +152,6 @@ def beam_decode_attention(
     width: Tensor,
     scale: float,
     split_pages: int | None = None,
-    fp8_scale: float | None = None,
 ) -> Tensor:
     """As ``triton_decode.beam_decode_attention``; contexts of at least one token."""
     requests, beams, query_heads, dim = q.shape
@@ -169,4 +168,4 @@ def beam_decode_attention(
         beams, requests, row_blocks, tiles, page_table.shape[1], parts.rule.pages, parts.rule.wide, scale * LOG2_E,
         HEADS=heads, GROUP=group, DIM=dim, PAGE=page, num_warps=4, maxnreg=168,
     )  # fmt: skip
-    return parts.join(q, own_k, own_v, path, context_len, width, scale, page, fp8_scale)
+    return parts.join(q, own_k, own_v, path, context_len, width, scale, page)

@@ -69,24 +69,18 @@ def _consume(
     layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, PAGE, 16])
     tile: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
     live, most = _extent(query_begin, R, GROUP, REQUESTS, 4)
-    turns = gl.cdiv(most * live * HEADS, gl.num_programs(0))
-    number = _number(gl.to_tensor(0))
-    _r, begin, live_rows, prefix, row0, blocks, masked = _place(
-        number, live, most, query_begin, context_len, HEADS, GROUP, PAGE
-    )
-    first_cell = (begin.to(gl.int64) * (HEADS * GROUP) + number % HEADS * GROUP) * DIM
-    queries.store(load_queries(q + first_cell, row0 + HALF * ROWS, live_rows, GROUP, HEADS * GROUP, DIM, tile))
     base = gl.to_tensor(0)
-    for turn in range(turns):
-        number = _number(turn + 1)
-        _r, next_begin, next_live_rows, next_prefix, next_row0, next_blocks, next_masked = _place(
+    for turn in range(gl.cdiv(most * live * HEADS, gl.num_programs(0))):
+        number = _number(turn)
+        head = number % HEADS
+        _r, begin, live_rows, prefix, row0, blocks, masked = _place(
             number, live, most, query_begin, context_len, HEADS, GROUP, PAGE
         )
-        next_cell = (next_begin.to(gl.int64) * (HEADS * GROUP) + number % HEADS * GROUP) * DIM
-        next_rows = gl.where(next_blocks > 0, next_live_rows, 0)
+        row0 += HALF * ROWS
         if blocks > 0:
+            first_cell = (begin.to(gl.int64) * (HEADS * GROUP) + head * GROUP) * DIM
+            queries.store(load_queries(q + first_cell, row0, live_rows, GROUP, HEADS * GROUP, DIM, tile))
             fence_async_shared()
-            row0 += HALF * ROWS
             rows = row0 + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
             peak = gl.full([ROWS], float("-inf"), gl.float32, layout=gl.SliceLayout(1, layout))
             total = gl.zeros([ROWS], gl.float32, layout=gl.SliceLayout(1, layout))
@@ -96,20 +90,9 @@ def _consume(
             )  # fmt: skip
             base += blocks
             token = start_last(p, sums, v_ring, v_full, base - 1)
-            queries_next = load_queries(
-                q + next_cell, next_row0 + HALF * ROWS, next_rows, GROUP, HEADS * GROUP, DIM, tile
-            )
             inverse = 1.0 / total
             value = (end_last(token, v_empty, base - 1) * inverse[:, None]).to(gl.bfloat16)
             store_rows(queries, value, out + first_cell, row0, live_rows, GROUP, HEADS * GROUP, DIM, tile)
-            queries.store(queries_next)
-        else:
-            queries.store(
-                load_queries(q + next_cell, next_row0 + HALF * ROWS, next_rows, GROUP, HEADS * GROUP, DIM, tile)
-            )
-        first_cell, live_rows, prefix, row0, blocks, masked = (
-            next_cell, next_live_rows, next_prefix, next_row0, next_blocks, next_masked
-        )  # fmt: skip
 
 
 @gluon.jit

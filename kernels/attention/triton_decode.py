@@ -91,7 +91,6 @@ def beam_decode_attention(
     width: Tensor,
     scale: float,
     split_pages: int | None = None,
-    fp8_scale: float | None = None,
 ) -> Tensor:
     """As the torch twin; steps of ``own``, rows of ``path`` and all the rest contiguous.
 
@@ -100,9 +99,9 @@ def beam_decode_attention(
     """
     if not fits_triton(q.shape[-1]):
         return decode.beam_decode_attention(
-            q, k_pages, v_pages, page_table, context_len, own_k, own_v, path, width, scale, fp8_scale
+            q, k_pages, v_pages, page_table, context_len, own_k, own_v, path, width, scale
         )
-    args = q, k_pages, v_pages, page_table, context_len, own_k, own_v, path, width, scale, split_pages, fp8_scale
+    args = q, k_pages, v_pages, page_table, context_len, own_k, own_v, path, width, scale, split_pages
     if fits_hopper(q, k_pages):
         from kernels.attention.gluon_decode import beam_decode_attention as for_hopper
 
@@ -122,7 +121,6 @@ def portable_decode(
     width: Tensor,
     scale: float,
     split_pages: int | None = None,
-    fp8_scale: float | None = None,
 ) -> Tensor:
     """Plain Triton."""
     requests, beams, query_heads, dim = q.shape
@@ -139,4 +137,4 @@ def portable_decode(
         HEADS=heads, GROUP=group, DIM=dim, PAGE=page, ROWS=rows, KEYS=keys,
         num_warps=4, num_stages=3,
     )  # fmt: skip
-    return parts.join(q, own_k, own_v, path, context_len, width, scale, page, fp8_scale)
+    return parts.join(q, own_k, own_v, path, context_len, width, scale, page)

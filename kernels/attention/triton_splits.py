@@ -9,14 +9,8 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention.splits import MEASURED, SplitRule
-from kernels.linear.scaled import FP8
 
 LOG2_E = 1.4426950408889634
-
-
-def attended_like(q: Tensor, fp8_scale: float | None) -> tuple[Tensor, float]:
-    """Memory for what is attended to with ``q``, and what it is multiplied by as it is written."""
-    return (torch.empty_like(q), 1.0) if fp8_scale is None else (torch.empty_like(q, dtype=FP8), 1 / fp8_scale)
 
 
 @triton.jit
@@ -53,16 +47,16 @@ class Parts:
 
     def join(
         self, q: Tensor, own_k: Tensor, own_v: Tensor, path: Tensor, context_len: Tensor, width: Tensor, scale: float,
-        page: int, fp8_scale: float | None,
+        page: int,
     ) -> Tensor:  # fmt: skip
         """The result, with the own tokens; arguments as in ``decode.beam_decode_attention``. ``page``: its tokens."""
         requests, beams, heads, dim = q.shape
         steps, slots, kv_heads = own_k.shape[0], own_k.shape[2], own_k.shape[3]
-        out, inverse = attended_like(q, fp8_scale)
+        out = torch.empty_like(q)
         join[(triton.cdiv(beams * heads, 16), requests)](
             self.values, self.logs, q, own_k, own_v, path, context_len, width, out,
             beams, requests, slots, own_k.stride(0), path.stride(0), path.stride(1), self.rule.pages, self.rule.wide,
-            scale * LOG2_E, inverse,
+            scale * LOG2_E,
             HEADS=heads, KV_HEADS=kv_heads, DIM=dim, PAGE=page, STEPS=steps, ROWS=16, num_warps=4,
         )  # fmt: skip
         return out
@@ -75,7 +69,7 @@ class Parts:
 )  # fmt: skip
 def join(
     values, logs, q, own_k, own_v, path, context_len, width, out,
-    W, R, slots, step_stride, path_step, path_row, split_pages, wide, scale, inverse,
+    W, R, slots, step_stride, path_step, path_row, split_pages, wide, scale,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, STEPS: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -112,7 +106,7 @@ def join(
         value = tl.load(values + part * step * DIM + cells, mask=some[:, None], other=0.0).to(tl.float32)
         peak, total, sums = _add_part(peak, total, sums, log, value)
         part += 1
-    value = tl.where(some[:, None], sums * (inverse / total)[:, None], 0.0)
+    value = tl.where(some[:, None], sums / total[:, None], 0.0)
     tl.store(out + cells, value.to(out.dtype.element_ty), mask=(rows < W * HEADS)[:, None])
 
 

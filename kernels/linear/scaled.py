@@ -56,8 +56,3 @@ def in_float32(product: Product) -> Tensor:
 def scales_of(product: Product, absent: Tensor) -> tuple[Tensor, Tensor]:
     """Scales of the rows and of the columns; ``absent`` in their place where there are none."""
     return (absent, absent) if isinstance(product, Tensor) else (product.rows, product.columns)
-
-
-def rounded(x: Tensor, dtype: torch.dtype, fp8_scale: float | None) -> Tensor:
-    """``x`` in ``dtype``, or e4m3 and divided by ``fp8_scale`` where that is given."""
-    return x.to(dtype) if fp8_scale is None else (x / fp8_scale).clamp(-FP8_MAX, FP8_MAX).to(FP8)
