@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from catalog_sync import blob
 from engine.catalog.build import build_catalog
 from engine.catalog.catalog import Catalog
+from engine.catalog.delta import Delta
 from engine.errors import CatalogError
 from tests.engine.catalogs import Item, catalog_of, item_tables
 
@@ -79,6 +80,7 @@ def refused(data: bytes | bytearray) -> str:
     return caught.value.reason
 
 
+@settings(deadline=None)
 @given(item_tables())
 def test_a_catalog_survives_the_round_trip(table: tuple[tuple[int, ...], list[Item]]) -> None:
     sizes, items = table
@@ -243,7 +245,7 @@ def test_hostile_headers_are_refused_without_using_memory() -> None:
     assert refused(front + struct.pack("<Q", 2**63)) == "structure"
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_random_damage_is_refused_or_leaves_a_sound_catalog(data: st.DataObject) -> None:
     damaged = blob.encode(rich_catalog(strings=data.draw(st.booleans())))
@@ -256,6 +258,42 @@ def test_random_damage_is_refused_or_leaves_a_sound_catalog(data: st.DataObject)
     except CatalogError:
         return
     assert_same(blob.decode(blob.encode(catalog)), catalog)
+
+
+def some_delta(strings: bool = False) -> Delta:
+    withdrawn = pa.array(["x", "y"]) if strings else np.array([7, 8])
+    return Delta("", "parent", rich_catalog(strings), withdrawn)
+
+
+@pytest.mark.parametrize("strings", [False, True])
+def test_a_delta_survives_the_round_trip(strings: bool) -> None:
+    found = blob.decode_version(blob.encode(some_delta(strings)))
+    assert isinstance(found, Delta)
+    assert_same(found.upserts, rich_catalog(strings))
+    assert (found.parent, list(found.withdrawn)) == ("parent", list(some_delta(strings).withdrawn))
+
+
+def test_a_delta_that_names_an_item_twice_is_refused() -> None:
+    data = blob.encode(some_delta())
+    dtype, count, offset = sections(data)["withdrawn"]
+    for item_id in (8, 1):  # withdrawn twice; withdrawn and brought
+        np.frombuffer(data, dtype, count, offset)[0] = item_id
+        with pytest.raises(CatalogError) as caught:
+            blob.decode_version(data)
+        assert caught.value.reason == "structure"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_random_damage_of_a_delta_is_refused_or_leaves_a_sound_one(data: st.DataObject) -> None:
+    damaged = blob.encode(some_delta(strings=data.draw(st.booleans())))
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        found = blob.decode_version(damaged)
+    except CatalogError:
+        return
+    assert isinstance(blob.decode_version(blob.encode(found)), type(found))
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
