@@ -161,8 +161,9 @@ def _delivery(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
     yield "## What exactly-once delivery costs\n"
     yield f"{report['broker']}, librdkafka {report['librdkafka']}, Python {report['python']}, commit"
     yield f"{report['commit']}. One process with a no-op engine, requests of {report['request_bytes']} bytes, batches"
-    yield f"of at most {report['max_requests']}, {report['cpus']} CPUs that it shares with the broker, the load generator"
-    yield f"and other work: load averages {_loads(report['load_before'])} before, {_loads(report['load_after'])} after."
+    yield f"of at most {report['max_requests']}, {report['cpus']} CPUs that it shares with the broker, the load"
+    yield f"generator and other work: load averages {_loads(report['load_before'])} before,"
+    yield f"{_loads(report['load_after'])} after."
     yield "In a drain one transaction follows another, and each takes all answers that the one before it left waiting."
     yield "The client's own retry back-off is 100 ms, the service sets 2 ms.\n"
     names = {
