@@ -22,6 +22,7 @@ COMMANDS = {
     "send": ("consumer.cli.send:Send", "send one request and show the answer"),
     "dead-letters": ("consumer.cli.dead_letters:DeadLetters", "look at records that could not be served, replay them"),
     "catalog": ("consumer.cli.catalog.command:CatalogCommand", "build, publish, watch and roll back catalogs"),
+    "sids": ("consumer.cli.sids:SidsCommand", "semantic IDs for items that have embeddings"),
     "estimate": ("consumer.cli.estimate:Estimate", "memory and speed of a model on a GPU before there is one"),
     "bench": ("consumer.cli.bench:Bench", "measure the engine, the service or the kernels on this machine"),
     "demo": ("consumer.cli.demo:Demo", "the whole data flow on this machine, on real data"),
