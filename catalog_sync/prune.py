@@ -37,7 +37,9 @@ def reasons_to_keep(status: FleetStatus, history: int) -> Mapping[str, str]:
         keep(pin.versions, f"pinned by group {group}")
     for ack in status.acks:
         keep((ack.version, ack.target, *ack.resident, *ack.kept), f"instance {ack.instance} has it")
-    parents = {manifest.version: manifest.parent for manifest in status.manifests}
+    parents = {  # a version that is there in full needs none, else a chain would be kept for ever
+        manifest.version: manifest.parent for manifest in status.manifests if manifest.version not in status.full_forms
+    }
     for version in tuple(kept):
         while (parent := parents.get(version)) is not None and parent not in kept:
             kept[parent] = f"version {version} is a change of it"

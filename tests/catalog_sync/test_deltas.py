@@ -12,6 +12,7 @@ from catalog_sync.deltas import DeltaPublisher
 from catalog_sync.embedded import EmbeddedRedis
 from catalog_sync.fetch import Link, decode_as, fetch_blob, fetch_chain
 from catalog_sync.layout import Manifest, Pointer
+from catalog_sync.prune import Pruner
 from engine.catalog.catalog import Catalog
 from engine.errors import CatalogError
 from tests.catalog_sync.redis_support import MODEL, SIZES, Fleet
@@ -230,3 +231,16 @@ def test_a_chain_read_from_redis_is_the_catalog_of_all_its_items(fleet: Fleet) -
         deltas.merged(parts[1:], "")
     with pytest.raises(CatalogError, match="does not change"):
         deltas.merged([parts[0], parts[1], parts[1]], "")
+
+
+def test_a_chain_before_a_full_form_is_pruned_and_a_start_still_finds_its_way(fleet: Fleet) -> None:
+    first = start(fleet, item(1), item(2))
+    middle = [change(fleet, add=[item(number)]) for number in range(3, 6)]
+    full = publisher_of(fleet).rebase(middle[-1].version)
+    last = change(fleet, withdraw=[1])
+    pruned = Pruner(fleet.redis, fleet.keys, fleet.publisher).prune(0)
+    assert set(pruned.versions) == {first.version, *(pointer.version for pointer in middle[:-1])}
+    assert full.version in pruned.kept
+    with fleet.watcher():
+        until_active(fleet, last)
+        assert served(fleet) == {1: (1, False)} | {number: (number, True) for number in range(2, 6)}

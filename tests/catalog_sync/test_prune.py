@@ -36,7 +36,8 @@ def test_each_reason_to_keep_a_version_holds_by_itself() -> None:
         pointers={MODEL: Pointer("current", 5, "h", ("bad", "back", "older", "oldest"))},
         manifests=(
             manifest("current", parent="base"),
-            manifest("base"),
+            manifest("base", parent="base-of-that"),
+            manifest("base-of-that"),
             manifest("back"),
             manifest("full", full_of="current"),
             manifest("equal"),
@@ -56,7 +57,7 @@ def test_each_reason_to_keep_a_version_holds_by_itself() -> None:
     )
     kept = reasons_to_keep(status, history=0)
     assert set(kept) == {
-        *("current", "base", "back", "full", "pinned", "pinned-base", "pinned-base-of-that", "pin-kept", "equal"),
+        *("current", "base", "base-of-that", "back", "full", "pinned", "pin-kept", "equal"),
         *("served", "wanted", "resident", "kept"),
     }
     assert kept["base"] == "version current is a change of it"
