@@ -6,11 +6,13 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import redis
 from pydantic import SecretStr
 
 from catalog_sync.connection import connect
+from catalog_sync.deltas import DeltaPublisher
 from catalog_sync.embedded import EmbeddedRedis
 from catalog_sync.fleet_quarantine import FleetQuarantine
 from catalog_sync.pins import Pins
@@ -102,6 +104,9 @@ def test_a_publisher_needs_no_more_than_the_documented_rights(fleet: Fleet) -> N
         FleetQuarantine(client, fleet.keys, publisher).condemn(third.version, "operator", "x", "me")
         assert publisher.status().quarantine.keys() == {third.version}
         assert Pruner(client, fleet.keys, publisher).prune(0).versions.keys() == {third.version}
+        deltas = DeltaPublisher(publisher)
+        changed, _ = deltas.publish(deltas.head(MODEL), None, [np.array([1], dtype=np.int64)])
+        assert deltas.rebase(changed.version).full_of == changed.version
         for refused in (("FLUSHALL",), ("GET", "elsewhere"), ("KEYS", "*"), ("CONFIG", "GET", "*")):
             with pytest.raises(redis.exceptions.NoPermissionError):
                 client.execute_command(*refused)  # type: ignore[no-untyped-call]  # redis-py's

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from catalog_sync.deltas import DeltaPublisher
 from catalog_sync.embedded import EmbeddedRedis
 from catalog_sync.fleet_quarantine import FleetQuarantine
 from catalog_sync.layout import Ack, Pointer
@@ -159,3 +160,18 @@ def test_the_quarantine_and_the_bad_file_outlive_the_process(server: EmbeddedRed
         assert second.version in watcher.snapshot().condemned
     again.close()
     fleet.close()
+
+
+def test_a_delta_that_withdraws_too_much_is_rolled_back_too(fleet: Fleet) -> None:
+    deltas = DeltaPublisher(fleet.publisher)
+    with fleet.watcher() as watcher:
+        first = fleet.publish(range(10))
+        eventually(lambda: fleet.store.active == first.version)
+        answer(watcher, first.version)
+        bad, _ = deltas.publish(deltas.head(MODEL), None, [np.arange(10)])
+        eventually(lambda: fleet.store.active == bad.version and watcher.snapshot().state == "current")
+        answer(watcher, bad.version, items=0)
+        assert (fleet.store.active, fleet.store.resident()) == (first.version, (first.version,))
+        with fleet.store.pin() as resident:
+            assert resident.live_total() == 10
+        eventually(lambda: bad.version in ack_of(fleet).condemned)
