@@ -1,8 +1,8 @@
 """What exactly-once delivery costs: the service on a no-op engine, on a real Kafka broker, in both modes in one run.
 
 Run ``python -m benchmarks.delivery`` (JDK 17, Maven). Both modes publish the same replies; exactly-once is measured
-with the service's retry back-off and with the Kafka client's own of 100 ms, for which a transaction close behind another
-may have to wait.
+with the service's retry back-off and with the Kafka client's own of 100 ms, for which a transaction close behind
+another may have to wait.
 *drain* and *round trip* are those of ``benchmarks.transport``; in a drain one transaction follows another at once.
 Rounds alternate; each row is the median of its rounds.
 """
