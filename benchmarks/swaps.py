@@ -1,7 +1,7 @@
 """Catalog swaps under load: is every answer of one version, and what do the swaps cost the others?
 
 ``python -m benchmarks.swaps [--items N] [--seconds S] [--every S] [--model NAME]``. The serving loop's queue and device
-thread get requests at random moments, at a share of what they can do (measured first). For half of the time the pointer
+thread get requests at random moments, at a share of what they can do (measured first). At first and at last the pointer
 stays; in between it moves every few seconds to another version, published in a real Redis and followed by the service's
 own watcher. Each version gives the items other SIDs, so an answer that mixed two of them would show: its items do not
 have the SIDs that it names, or it is none of what the engine answers from that version without any load.
@@ -38,6 +38,7 @@ from catalog_sync.layout import Manifest
 from catalog_sync.publisher import Publisher
 from catalog_sync.settings import CatalogSettings
 from catalog_sync.watcher import Watcher
+from consumer.service.garbage import settle
 from consumer.serving.batch_queue import BatchQueue
 from consumer.serving.device import DeviceLoop
 from consumer.serving.errands import Errands
@@ -60,6 +61,9 @@ REQUESTS = 48
 LEAST_OVERLAP = 0.5
 """Of an answer's items with the right answer's. Ties at the beam's edge may fall either way in batches of another size;
 two versions share next to nothing."""
+
+QUIET = 0.2
+"""Share of the time with swaps that the load runs without them, before and again after."""
 
 P99_BOUND = 1.2
 
@@ -301,12 +305,12 @@ def measure(plan: Plan, device: torch.device, report: ReportFile) -> dict[str, A
                 capacity = service.closed_loop(max(3.0, plan.seconds / 30))
                 rate = plan.share * capacity.done / capacity.seconds
                 service.oracle = oracle
-                before = service.at_random(rate, plan.seconds / 2, seed=1)
+                before = service.at_random(rate, plan.seconds * QUIET, seed=1)
                 activated = watcher.snapshot().activated
                 with Swapper(publisher, names, plan.every) as swapper:
                     swaps = service.at_random(rate, plan.seconds, seed=2)
                 activated = watcher.snapshot().activated - activated
-                after = service.at_random(rate, plan.seconds / 2, seed=3)
+                after = service.at_random(rate, plan.seconds * QUIET, seed=3)
                 refused = dict(watcher.snapshot().refused)
     quiet = float(np.quantile(before.latencies + after.latencies, 0.99)) * 1e3
     phases = {"quiet_before": before.row(), "swaps": swaps.row(), "quiet_after": after.row()}
@@ -364,7 +368,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--items", type=int, default=1_000_000)
-    parser.add_argument("--seconds", type=float, default=300.0, help="of swaps; as long again without")
+    parser.add_argument("--seconds", type=float, default=300.0, help="of swaps")
     parser.add_argument("--every", type=float, default=2.0, help="seconds between two swaps")
     parser.add_argument("--share", type=float, default=0.75, help="of the measured capacity")
     parser.add_argument("--model", default="qwen3-0.6b", choices=list(SHAPES))
@@ -380,6 +384,7 @@ def main() -> int:
     )  # fmt: skip
     head = {**describe(device), "model": options.model, "batch": options.batch, "beam": options.beam}
     report = ReportFile(options.out or default_path("swaps", device_name(device)), head)
+    settle()  # as the service does
     row = measure(plan, device, report)
     print(json.dumps(row, indent=1))
     return verdict(row)
