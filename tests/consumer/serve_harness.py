@@ -46,7 +46,7 @@ def make_catalog(items: NDArray[np.int64]) -> Catalog:
 
 def recalled_directly(model: Path, count: int) -> list[list[int]]:
     """What the engine gives for the requests of ``ask``."""
-    engine = RecallEngine(EngineSettings(model=model, context_pages=64, threads=1))
+    engine = RecallEngine(EngineSettings(model=model, context_pages=64, threads=1, device="cpu"))
     engine.catalogs.stage(make_catalog(ITEMS))
     engine.catalogs.activate("v")
     requests = [RecallRequest(BeamPolicy((8, 8, 8)), 5, history=np.array([100 + n])) for n in range(count)]

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from prometheus_client.parser import text_string_to_metric_families
 
 from catalog_sync.embedded import EmbeddedRedis
@@ -46,11 +47,11 @@ def redis() -> Iterator[CatalogSettings]:
         yield settings
 
 
-def fleet_flags(model: Path, kafka: KafkaSettings, redis: CatalogSettings) -> list[str]:
+def fleet_flags(model: Path, kafka: KafkaSettings, redis: CatalogSettings, device: str = "cpu") -> list[str]:
     return [
         *flags(model, kafka, redis, "fleet"),
         "--gpus=2",
-        "--engine.device=cpu",
+        f"--engine.device={device}",
         "--kafka.session_timeout_ms=2000",  # the mock holds every rebalance for a second less than this
         "--kafka.heartbeat_interval_ms=200",
         f"--kafka.consumer_options={json.dumps(CLIENT_SETTINGS)}",
@@ -143,3 +144,22 @@ def test_no_process_outlives_a_killed_parent(
         os.kill(running.process.pid, signal.SIGKILL)
         eventually(lambda: all(is_gone(pid) for pid in children))
     assert "the parent process has gone" in running.log.read_text()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_two_gpus_share_the_topic_and_answer_as_the_cpu_does(
+    model: Path, kafka: KafkaSettings, redis: CatalogSettings, tmp_path: Path
+) -> None:
+    with service(
+        tmp_path, *fleet_flags(model, kafka, redis, "cuda"), "--engine.precision=fp32", "--engine.max_graphs=8"
+    ) as running:
+        eventually(lambda: running.reasons() == [], 2 * START_S)
+        eventually(lambda: share_all_partitions(running))
+        replies = ask(kafka, 24)
+        assert [np.asarray(reply.items).tolist() for reply in replies] == recalled_directly(model, 24)
+        members = gpus(running)
+        assert all(member["status"]["replies"]["ok"] for member in members)
+        assert {member["gpu"] for member in members} == {"0", "1"}
+        os.kill(running.process.pid, signal.SIGTERM)
+        assert running.process.wait(20) == 0
