@@ -41,7 +41,7 @@ class Overlay:
     - ``added``: the items that are new or changed, in leaf order
     - ``before``: int32 ``[added]``: how many items of the base come before each
     - ``removed``: int32, ascending: items of the base that one of ``added`` replaces
-    - ``withdrawn``: int32, ascending: items of the base that are no longer recallable
+    - ``withdrawn``: int32, ascending: items of the base that are no longer recallable, removed ones perhaps among them
     """
 
     added: Catalog
@@ -70,7 +70,7 @@ class Overlay:
         joined = added.joined(new)
         order = leaf_order(joined) if joined.items else np.empty(0, dtype=np.intp)
         removed = _merged(self.removed, ids.find_column(new.ids))
-        withdrawn = np.setdiff1d(_merged(self.withdrawn, ids.find_column(delta.withdrawn)), removed)
+        withdrawn = _merged(self.withdrawn, ids.find_column(delta.withdrawn))
         return Overlay(joined.take(order), before[order], removed, withdrawn)
 
     def _without(self, delta: Delta, ids: IdIndex | None) -> tuple[Catalog, IntArray]:
