@@ -17,6 +17,7 @@ class KeptVersions:
         self._store, self._load = store, load
         self._held: set[str] = set()
         self._refused: dict[PinnedVersion, CatalogError] = {}
+        self._states: Mapping[str, str] = {}
 
     def follow(self, pin: Pin | None) -> None:
         """Load what the pin keeps and is not here, release what it no longer keeps.
@@ -41,8 +42,9 @@ class KeptVersions:
             else:
                 self._refused.pop(each, None)
                 self._held.add(each.version)
+        refused = {each.version: f"{error.reason}: {error.message}" for each, error in self._refused.items()}
+        self._states = dict.fromkeys(sorted(self._held), RESIDENT) | refused
 
     def states(self) -> Mapping[str, str]:
-        """``resident``, or the reason why not, by version."""
-        refused = {each.version: f"{error.reason}: {error.message}" for each, error in self._refused.items()}
-        return dict.fromkeys(sorted(self._held), RESIDENT) | refused
+        """``resident``, or the reason why not, by version; from any thread."""
+        return self._states

@@ -4,7 +4,7 @@ import glob
 import logging
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -63,14 +63,19 @@ class LastGood:
 
     def records(self) -> list[Path]:
         """Why versions were set aside."""
-        return list(self._directory.glob(f"{self._stem}@*{RECORD}"))
+        return list(self._directory.glob(f"{glob.escape(self._stem)}@*{RECORD}"))
 
-    def forget(self, versions: Iterable[str], *, records: bool) -> None:
-        """Remove the files of versions set aside, and their records if asked. Raises OSError."""
-        for version in versions:
-            self._beside(version, QUARANTINED).unlink(missing_ok=True)
-            if records:
-                self._beside(version, RECORD).unlink(missing_ok=True)
+    def forget(self, version: str) -> None:
+        """Remove the file and the record of a version set aside. Raises OSError."""
+        for ending in (QUARANTINED, RECORD):
+            self._beside(version, ending).unlink(missing_ok=True)
+
+    def drop_oldest(self, *, records: int, files: int) -> None:
+        """Of the versions set aside keep only so many, the newest: their records, and their files. Raises OSError."""
+        for ending, kept in ((RECORD, records), (QUARANTINED, files)):
+            found = self._directory.glob(f"{glob.escape(self._stem)}@*{ending}")
+            for path in sorted(found, key=_served_at, reverse=True)[kept:]:
+                path.unlink(missing_ok=True)
 
     def tidy(self) -> None:
         """Remove what killed processes left half written; others on the same directory may be writing theirs now."""

@@ -1,7 +1,7 @@
 """Versions that this instance found bad: remembered here, and beside the last-good copies where there is a disk."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -45,27 +45,32 @@ class LocalQuarantine:
         self._condemned[record.version] = record
         self._unwritten.append(record)
 
-    def write(self) -> bool:
-        """Put on disk what was condemned since the last call; returns whether there was anything."""
-        written, self._unwritten = self._unwritten, []
-        by_age = sorted(self._condemned.values(), key=lambda each: each.time_ms, reverse=True)
-        for old in by_age[KEPT:]:
+    def unwritten(self) -> list[Condemnation]:
+        """What was condemned since the last call; of all that was, the oldest records over ``KEPT`` go."""
+        found, self._unwritten = self._unwritten, []
+        for old in self._by_age()[KEPT:]:
             del self._condemned[old.version]
-        if self._disk is None or not written:
-            return bool(written)
+        return found
+
+    def write(self, records: Sequence[Condemnation]) -> None:
+        """Put them on disk, and drop from it what is too old."""
+        if self._disk is None:
+            return
         try:
-            for record in written:
+            for record in records:
                 self._disk.set_aside(record.version, msgspec.json.encode(record))
-            self._disk.forget([each.version for each in by_age[KEPT:]], records=True)
-            self._disk.forget([each.version for each in by_age[FILES_KEPT:]], records=False)
+            self._disk.drop_oldest(records=KEPT, files=FILES_KEPT)
         except OSError as error:
             log.warning("the quarantine could not be written: %s", error)
-        return True
 
     def release(self, version: str) -> None:
         """The version may be tried again."""
         if self._condemned.pop(version, None) is not None and self._disk is not None:
             try:
-                self._disk.forget([version], records=True)
+                self._disk.forget(version)
             except OSError as error:
                 log.warning("the quarantine of %s could not be lifted on disk: %s", version, error)
+
+    def _by_age(self) -> list[Condemnation]:
+        """The newest first."""
+        return sorted(self._condemned.values(), key=lambda each: each.time_ms, reverse=True)

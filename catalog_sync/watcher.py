@@ -5,18 +5,17 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
 import msgspec
 import redis
-from redis.client import PubSub
 
 from catalog_sync.acks import ack_of
 from catalog_sync.activation_guard import ActivationGuard, Breach
-from catalog_sync.connection import connect, get_field, get_hash, subscribe
+from catalog_sync.connection import connect, get_field, get_hash
 from catalog_sync.kept import KeptVersions
 from catalog_sync.last_good import LastGood
 from catalog_sync.layout import Condemnation, Keys, Pin, Pointer, read_record
+from catalog_sync.listener import Listener
 from catalog_sync.loading import AskCanaries, Step, VersionLoader
 from catalog_sync.pins import read_pin
 from catalog_sync.quarantine import LocalQuarantine
@@ -31,7 +30,6 @@ from engine.request import RecallRequest, RecallResult
 log = logging.getLogger(__name__)
 
 _SLICE_SECONDS = 0.25  # longest wait for a message: how soon a stop or a dead subscription is seen
-_UNANSWERED_PINGS = 2
 
 
 class Watcher:
@@ -47,8 +45,6 @@ class Watcher:
         self._store = store
         self._keys = Keys(settings.namespace)
         self._redis = connect(settings)
-        self._subscription: PubSub | None = None
-        self._subscribe_at = 0.0
         self._last_good = LastGood(settings.disk, store.model_id) if settings.disk else None
         # Guards the state, the quarantine and what is active: the thread changes them, so does a breach on the device
         # thread, others take snapshots.
@@ -59,8 +55,9 @@ class Watcher:
         self._state = WatchState(
             settings.poll_seconds, settings.poll_jitter, settings.retry_seconds, time.monotonic(), random.random
         )
-        self._subscribe_backoff = self._state.backoff(settings.poll_seconds)
         self._stop = threading.Event()
+        backoff = self._state.backoff(settings.poll_seconds)
+        self._listener = Listener(self._redis, self._keys.notify, backoff, self._stop)
         trusted = TrustedKeys(settings.trusted_keys)
         self._loader = VersionLoader(store, self._redis, self._keys, trusted, ask_canaries, self._stop)
         self._kept = KeptVersions(store, self._load_kept)
@@ -132,7 +129,7 @@ class Watcher:
             while not self._stop.is_set():
                 self._shield(self._turn)
         finally:
-            self._unsubscribe()
+            self._listener.close()
             self._redis.close()
 
     def _shield(self, step: Callable[[], None]) -> None:
@@ -151,31 +148,12 @@ class Watcher:
             self._follow()
 
     def _listen(self) -> None:
-        """Wait a little for a message; without a subscription (it is retried with pauses) only wait."""
-        pause = min(self._wait(), _SLICE_SECONDS)
-        if self._subscription is None and time.monotonic() < self._subscribe_at:
-            self._stop.wait(pause)
-            return
-        try:
-            if self._subscription is None:
-                self._subscription = subscribe(self._redis, self._keys.notify)
-            message = self._subscription.get_message(timeout=pause)
-            if self._subscription.health_check_response_counter > _UNANSWERED_PINGS:
-                raise redis.ConnectionError("the subscription does not answer")
-        except Exception as error:  # whatever it is, a new subscription has the best chance
-            log.info("the subscription is lost: %r", error)
-            self._unsubscribe()
-            self._subscribe_at = time.monotonic() + self._subscribe_backoff.pause()
-            with self._lock:
-                self._state.reconnects += 1
-            return
-        if message is None:
-            return
+        heard = self._listener.wait(min(self._wait(), _SLICE_SECONDS))
         with self._lock:
-            if message["type"] == "subscribe":
-                self._subscribe_backoff.reset()
+            self._state.reconnects = self._listener.lost
+            if heard == "subscribed":
                 self._state.subscribed(time.monotonic())
-            else:
+            elif heard == "notice":
                 self._state.notice(time.monotonic())
 
     def _follow(self) -> None:
@@ -258,9 +236,11 @@ class Watcher:
 
     def _write_quarantine(self) -> None:
         with self._lock:
-            written, active = self._quarantine.write(), self._store.active
-        if written and active is not None:
-            self._save(active, None)  # it is what a start without Redis should take
+            records, active = self._quarantine.unwritten(), self._store.active
+        if records:  # without the lock: the device thread must not wait for a disk
+            self._quarantine.write(records)
+            if active is not None:
+                self._save(active, None)  # it is what a start without Redis should take
 
     def _save(self, version: str, files: Mapping[str, memoryview] | None) -> None:
         if self._last_good is not None:
@@ -297,13 +277,6 @@ class Watcher:
             self._acknowledge()
         except redis.RedisError as error:
             log.info("an ack could not be written: %s", error)
-
-    def _unsubscribe(self) -> None:
-        if self._subscription is not None:
-            with suppress(redis.RedisError, OSError):
-                self._subscription.close()
-            self._subscription = None
-        self._redis.connection_pool.disconnect()
 
     def _wait(self) -> float:
         with self._lock:

@@ -148,7 +148,7 @@ def test_a_lost_notice_is_made_up_for_by_the_poll(fleet: Fleet, monkeypatch: pyt
     fleet.poll_seconds = 0.2
     fleet.__post_init__()
     monkeypatch.setattr(
-        "catalog_sync.watcher.subscribe", lambda client, _: client.pubsub(ignore_subscribe_messages=False)
+        "catalog_sync.listener.subscribe", lambda client, _: client.pubsub(ignore_subscribe_messages=False)
     )
     with fleet.watcher() as watcher:
         for items in (range(5), range(6)):
