@@ -212,7 +212,7 @@ class Serving:
     def _request(self, tag: str | None) -> RecallRequest:
         return RecallRequest(
             beam=self._beam,
-            top_k=10,
+            top_k=min(10, self._beam.widths[-1]),
             history=self._random.integers(0, self._plan.items, HISTORY),
             filter=None if tag is None else TagFilter(any=(tag,)),
         )
