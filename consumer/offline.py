@@ -19,7 +19,13 @@ from engine.request import RecallRequest, RecallResult
 CHUNK_ROWS = 1024
 
 ID_COLUMNS = ("history", "exclude", "tokens")
-REQUEST_COLUMNS = frozenset(RequestOptions.__annotations__) - {"deadline_ms", "labels", "return_sids", "return_fields"}
+REQUEST_COLUMNS = frozenset(RequestOptions.__annotations__) - {
+    "deadline_ms",
+    "labels",
+    "priority",
+    "return_sids",
+    "return_fields",
+}
 """Columns that mean what the request's field of that name means; a null takes the default."""
 
 Answer = RecallResult | RequestError

@@ -48,6 +48,7 @@ class RequestOptions(TypedDict, total=False):
     exclude_history: bool
     filter: FilterOptions
     deadline_ms: int
+    priority: int
     catalog: str
     return_sids: bool
     return_fields: Sequence[str]

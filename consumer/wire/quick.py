@@ -110,7 +110,6 @@ def _typed(base: type[WireRequest], limits: WireLimits) -> type[WireRequest]:
         beam=(_with(Beam, widths=(widths | None, None)) | None, None),
         filter=(_with(Filter, any=(some_tags | None, None), all=(tags, ()), none=(tags, ())) | None, None),
         type=(Literal["recall"], "recall"),
-        priority=(Literal[5], 5),
     )
 
 

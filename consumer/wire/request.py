@@ -204,7 +204,6 @@ def _refuse_later_parts(checked: RequestFields, given: dict[str, Any]) -> None:
     unsupported = {
         "type": checked.type != "recall",
         "append": "append" in given,
-        "priority": checked.priority != 5,
         "explain": checked.explain,
     }
     for name, used in unsupported.items():

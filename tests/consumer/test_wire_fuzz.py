@@ -42,7 +42,7 @@ SEEDS = [
         request(beam={"widths": [8, 16, 32], "margin": 2.5, "min_width": 4}, score="legal", max_items_per_sid=3),
         request(filter={"any": ["x"], "all": ["y", "z"], "none": []}, context={"hour": 3, "region": "eu"}),
         request(catalog="v1", template="home", return_sids=True, return_fields=["title"], deadline_ms=2**41),
-        request(later={"a": [[1, {"b": None}]]}, priority=5, explain=False, type="recall"),
+        request(later={"a": [[1, {"b": None}]]}, priority=7, explain=False, type="recall"),
     )
 ] + [packed(request(history=np.arange(50, dtype="<i8").tobytes()))]
 SEEDS += [msgspec.json.encode(json.loads(value)) for value in SEEDS if value.startswith(b"{")]

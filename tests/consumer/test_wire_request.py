@@ -155,6 +155,12 @@ def test_the_user_is_the_record_key_where_the_request_names_none(key: bytes | No
     assert decode(packed(request(user_id="named")), key=key, limits=LIMITS).user_id == "named"
 
 
+def test_a_priority_is_read_and_is_five_where_none_is_given() -> None:
+    assert decode(packed(request(priority=9)), key=None, limits=LIMITS).priority == 9
+    assert decode(packed(request(priority=0)), key=None, limits=LIMITS).priority == 0
+    assert decode(packed(request()), key=None, limits=LIMITS).priority == 5
+
+
 BAD_FIELDS: list[tuple[str, dict[Any, Any], str]] = [
     ("no request_id", request(request_id=None), "request_id: required"),
     ("request_id empty", request(request_id=""), "request_id: expected str of length >= 1"),
@@ -185,7 +191,6 @@ BAD_FIELDS: list[tuple[str, dict[Any, Any], str]] = [
     ("forget", request(type="forget"), "type: not supported"),
     ("unknown type", request(type="x"), "type: not supported"),
     ("type no string", request(type=1), "type: expected str, got int"),
-    ("priority", request(priority=6), "priority: not supported"),
     ("priority out of range", request(priority=10), "priority: expected int <= 9"),
     ("explain", request(explain=True), "explain: not supported"),
     ("exclude_history with tokens", request(history=None, tokens=[1], exclude_history=True), "exclude_history: needs"),
