@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 from numpy.typing import NDArray
 
 from engine.catalog.build import leaf_order
@@ -54,8 +55,8 @@ class Overlay:
         none = np.empty(0, dtype=np.int32)
         return cls(base.take(none), none, none, none)
 
-    def rows(self, base: int) -> RowMap:
-        return RowMap(base, self.before, self.removed)
+    def rows(self, base: int, device: torch.device) -> RowMap:
+        return RowMap.of(base, self.before, self.removed, device)
 
     def followed_by(self, delta: Delta, base: Catalog, ids: IdIndex) -> "Overlay":
         """What this and then ``delta`` change of ``base``, whose ids ``ids`` indexes.
@@ -92,8 +93,7 @@ class Overlay:
             recallable = base.recallable.copy()
             recallable[self.withdrawn] = False
             base = replace(base, recallable=recallable)
-        rows = self.rows(base.items)
-        return base.joined(self.added).take(rows.row_of(np.arange(rows.items, dtype=np.int32)), version)
+        return base.joined(self.added).take(self.rows(base.items, torch.device("cpu")).rows, version)
 
 
 def check_same_kind(base: Catalog, items: Catalog) -> None:

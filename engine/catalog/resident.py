@@ -17,6 +17,7 @@ from engine.catalog.delta import Delta, Overlay
 from engine.catalog.filters import FilterKey, passing
 from engine.catalog.lookup import IdIndex
 from engine.catalog.placed import PlacedItems
+from engine.catalog.rows import RowMap
 from engine.catalog.trie import TrieTensors, trie_tensors
 from engine.errors import CatalogError, RequestError
 from engine.request import ItemIds, TagFilter
@@ -57,7 +58,7 @@ class ResidentCatalog:
 
     def __init__(self, catalog: Catalog, device: torch.device, filters: int = FILTERS_KEPT) -> None:
         base = _Source.of(catalog, device)
-        self._set(catalog.version, device, filters, base, None, Overlay.nothing(catalog))
+        self._set(catalog.version, device, filters, base, None, Overlay.nothing(catalog), None)
         self._place(trie_tensors(base.placed.sids()))
 
     def changed_by(self, delta: Delta) -> "ResidentCatalog":
@@ -71,12 +72,12 @@ class ResidentCatalog:
         overlay = self._overlay.followed_by(delta, self._base.catalog, self._base.ids)
         same_items = not delta.upserts.items
         added = _Source.of(overlay.added, self.device) if overlay.added.items else None
-        changed._set(delta.version, self.device, self._filters, self._base, added, overlay)
-        if same_items:  # the trie stays: only flags change
-            changed._place(TrieTensors(self.code, self.child_begin, self.item_begin), self._row_of_item)
+        rows = self._rows if same_items else overlay.rows(self._base.catalog.items, self.device)
+        changed._set(delta.version, self.device, self._filters, self._base, added, overlay, rows)
+        if same_items or rows is None:  # the trie stays: only flags change
+            changed._place(TrieTensors(self.code, self.child_begin, self.item_begin))
         else:
-            rows = overlay.rows(self._base.catalog.items).rows(self.device)
-            changed._place(trie_tensors(changed._all_sids()[:, rows]), rows)
+            changed._place(trie_tensors(changed._all_sids()[:, rows.row_of_item]))
         return changed
 
     def _set(
@@ -87,6 +88,7 @@ class ResidentCatalog:
         base: _Source,
         added: _Source | None,
         overlay: Overlay,
+        rows: RowMap | None,
     ) -> None:
         self.version = version
         self.device = device
@@ -94,19 +96,18 @@ class ResidentCatalog:
         self._base = base
         self._added = added
         self._overlay = overlay
-        self._rows = overlay.rows(base.catalog.items)
+        self._rows = rows  # None: the items of the base as they are
         self._lock = Lock()
         self._filters = filters
         self._filtered: OrderedDict[FilterKey, _Live] = OrderedDict()
 
-    def _place(self, trie: TrieTensors, row_of_item: Tensor | None = None) -> None:
+    def _place(self, trie: TrieTensors) -> None:
         self.code, self.child_begin, self.item_begin = trie
-        self._row_of_item = row_of_item
         self._everything = self._count(FilterKey())
 
     @property
     def items(self) -> int:
-        return self._rows.items
+        return self._base.catalog.items if self._rows is None else self._rows.items
 
     @property
     def overlaid(self) -> int:
@@ -122,7 +123,7 @@ class ResidentCatalog:
     def own_bytes(self) -> int:
         """Bytes on the device beside the base; counts of one filter among them."""
         brought = self._added.placed.nbytes if self._added is not None else 0
-        rows = self._row_of_item.nbytes if self._row_of_item is not None else 0
+        rows = self._rows.row_of_item.nbytes if self._rows is not None else 0
         trie = sum(tensor.nbytes for tensor in (*self.code, *self.child_begin, *self.item_begin))
         return brought + rows + trie + 2 * self._everything.counts.nbytes
 
@@ -138,10 +139,10 @@ class ResidentCatalog:
     def lookup(self, ids: ItemIds) -> NDArray[np.int32]:
         """Item index of each id, -1 if unknown, int32 ``[n]``. The wrong kind of id: RequestError ``bad_request``."""
         rows = self._base.ids.find(ids)
-        if self._added is not None:
-            added = self._added.ids.find(ids)
-            rows = np.where(added >= 0, added + np.int32(self._rows.base), rows)
-        return self._rows.index_of(rows)
+        if self._added is None or self._rows is None:
+            return rows
+        added = self._added.ids.find(ids)
+        return self._rows.index_of(np.where(added >= 0, added + np.int32(self._rows.base), rows))
 
     def codes_of(self, item_indexes: NDArray[np.integer]) -> NDArray[np.int32]:
         """SID codes of items (indexes in ``0 .. items - 1``), int32 ``[n, levels]``."""
@@ -178,7 +179,7 @@ class ResidentCatalog:
         key = FilterKey.of(tags)
         passed = self._gather(item_indexes, lambda catalog, rows: passing(catalog, key, rows))
         if len(self._overlay.withdrawn):
-            rows, withdrawn = self._rows.row_of(item_indexes), self._overlay.withdrawn
+            rows, withdrawn = self._row_of(item_indexes), self._overlay.withdrawn
             passed &= withdrawn.take(np.searchsorted(withdrawn, rows), mode="clip") != rows
         return passed
 
@@ -188,8 +189,7 @@ class ResidentCatalog:
         """What ``read`` finds of each item, wherever it stands."""
         if self._added is None:
             return read(self._base.catalog, item_indexes)
-        rows = self._rows.row_of(item_indexes)
-        base = self._rows.base
+        rows, base = self._row_of(item_indexes), self._base.catalog.items
         values = read(self._base.catalog, np.minimum(rows, base - 1))
         brought = np.flatnonzero(rows >= base)
         if len(brought):
@@ -200,6 +200,9 @@ class ResidentCatalog:
                 for at, value in zip(brought.tolist(), found, strict=True):
                     values[at] = value
         return values
+
+    def _row_of(self, item_indexes: NDArray[np.integer]) -> NDArray[np.integer]:
+        return item_indexes if self._rows is None else self._rows.row_of(item_indexes)
 
     def _live(self, tags: TagFilter | None) -> _Live:
         if tags is None:
@@ -220,8 +223,8 @@ class ResidentCatalog:
             live[torch.tensor(self._overlay.withdrawn, dtype=torch.int64, device=self.device)] = False
         if self._added is not None:
             live = torch.cat([live, self._added.placed.live(key)])
-        if self._row_of_item is not None:
-            live = live[self._row_of_item]
+        if self._rows is not None:
+            live = live[self._rows.row_of_item]
         counts = torch.zeros(len(live) + 1, dtype=torch.int32, device=self.device)
         torch.cumsum(live, 0, dtype=torch.int32, out=counts[1:])
         # reading the total also waits for the counts: who reads them does so on a stream of its own
@@ -240,7 +243,7 @@ def device_bytes(catalog: Catalog) -> int:
 
 def changed_bytes(items: int, sizes: Sequence[int]) -> int:
     """Bytes that a version of so many items needs beside its base while it is staged, at most: trie, counts, codes."""
-    return trie_bytes(items, sizes) + 4 * items * (3 + 2 * len(sizes))
+    return trie_bytes(items, sizes) + 4 * items * (8 + 2 * len(sizes))
 
 
 def trie_bytes(items: int, sizes: Sequence[int]) -> int:
