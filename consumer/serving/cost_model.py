@@ -1,0 +1,174 @@
+"""How long a batch will take, learned from those before it. Pure: the caller measures."""
+
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.request import Score
+
+TRUSTED_AFTER = 3
+"""Batches of a score mode after which its predictions may turn requests away."""
+
+_SPREAD = 0.5
+_DRIFT = 0.03
+_NOISE = 0.05
+_CLIP = 3.0
+_SMOOTHING = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What requests ask of the engine; adds up over a batch.
+
+    ``tokens``: context tokens that are not resident; ``token_keys``: pairs of such a token and a key that it attends
+    to; ``rows``: beams of one decoded level; ``row_keys``: pairs of a beam and a context token.
+    """
+
+    tokens: float = 0.0
+    token_keys: float = 0.0
+    rows: float = 0.0
+    row_keys: float = 0.0
+
+    @classmethod
+    def of(cls, context: float, rows: float, resident: float = 0.0) -> "Work":
+        """One request with ``context`` tokens, ``resident`` of which need no prefill, and ``rows`` beams."""
+        new = max(0.0, context - resident)
+        return cls(new, new * (context - new / 2), rows, rows * context)
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(
+            self.tokens + other.tokens,
+            self.token_keys + other.token_keys,
+            self.rows + other.rows,
+            self.row_keys + other.row_keys,
+        )
+
+    def __sub__(self, other: "Work") -> "Work":
+        return Work(
+            self.tokens - other.tokens,
+            self.token_keys - other.token_keys,
+            self.rows - other.rows,
+            self.row_keys - other.row_keys,
+        )
+
+
+NO_WORK = Work()
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Seconds before anything is measured: of any batch, and of each unit of ``Work``. ``known``: of this device."""
+
+    batch: float
+    token: float = 0.0
+    token_key: float = 0.0
+    row: float = 0.0
+    row_key: float = 0.0
+    known: bool = False
+
+    @property
+    def seconds(self) -> NDArray[np.float64]:
+        """``[5]``, the batch first."""
+        return np.array([self.batch, self.token, self.token_key, self.row, self.row_key])
+
+
+class CostModel:
+    """A line over ``Work`` for each score mode."""
+
+    def __init__(self, prior: Prior) -> None:
+        self._modes: dict[Score, _Line] = {mode: _Line(prior) for mode in ("level", "vocab", "legal")}
+
+    def predict(self, mode: Score, work: Work) -> float:
+        """Seconds of a batch in the engine, alone."""
+        return self._modes[mode].predict(work)
+
+    def share(self, mode: Score, work: Work) -> float:
+        """Seconds that requests add to a batch that runs anyway."""
+        return self._modes[mode].share(work)
+
+    def fixed(self, mode: Score) -> float:
+        """Seconds of a batch beside its requests' shares."""
+        return self._modes[mode].fixed
+
+    def trusted(self, mode: Score) -> bool:
+        """Enough was measured, or the device is a known one."""
+        return self._modes[mode].trusted
+
+    def error(self, mode: Score) -> float:
+        """Mean relative error of the last predictions."""
+        return self._modes[mode].error
+
+    def observe(self, mode: Score, work: Work, seconds: float) -> None:
+        """A batch took so long."""
+        self._modes[mode].observe(work, seconds)
+
+    def errors(self) -> Mapping[str, float]:
+        """Mean relative errors of the modes that were measured."""
+        return {mode: line.error for mode, line in self._modes.items() if line.count}
+
+
+@dataclass(slots=True)
+class _Line:
+    """Recursive least squares on relative errors, with forgetting (a random walk of the gains) and clipped residuals.
+
+    The gains multiply the prior's seconds. The first batch scales them all: a prior that is wrong by a factor is right
+    from then on. The gains' variance is bounded, so directions that the traffic never shows stay where they are.
+    """
+
+    prior: Prior
+    count: int = 0
+    error: float = 0.2
+    gains: NDArray[np.float64] = field(default_factory=lambda: np.ones(5))
+    variance: NDArray[np.float64] = field(default_factory=lambda: np.eye(5) * _SPREAD**2)
+    scale: float = 1.0
+    coefficients: tuple[float, float, float, float, float] = (0.0,) * 5
+
+    def __post_init__(self) -> None:
+        self._refresh()
+
+    @property
+    def fixed(self) -> float:
+        return self.coefficients[0]
+
+    @property
+    def trusted(self) -> bool:
+        return self.prior.known or self.count >= TRUSTED_AFTER
+
+    def predict(self, work: Work) -> float:
+        return self.coefficients[0] + self.share(work)
+
+    def share(self, work: Work) -> float:
+        _, token, token_key, row, row_key = self.coefficients
+        return token * work.tokens + token_key * work.token_keys + row * work.rows + row_key * work.row_keys
+
+    def observe(self, work: Work, seconds: float) -> None:
+        parts = self.prior.seconds * np.array([1.0, *astuple(work)])
+        expected = float(parts.sum())
+        if expected <= 0 or seconds <= 0:
+            return
+        wrong = abs(self.predict(work) - seconds) / seconds
+        if self.count:
+            self._correct(parts / expected, seconds / expected / self.scale)
+            self.error += _SMOOTHING * (min(wrong, _CLIP * self.error + _NOISE) - self.error)
+        else:
+            self.scale = seconds / expected
+        self.count += 1
+        self._refresh()
+
+    def _correct(self, parts: NDArray[np.float64], gain: float) -> None:
+        self.variance += np.eye(5) * _DRIFT**2
+        self.variance *= min(1.0, 5 * _SPREAD**2 / float(np.trace(self.variance)))
+        towards: Any = self.variance @ parts
+        spread = float(parts @ towards) + _NOISE**2
+        residual = gain - float(parts @ self.gains)
+        most = _CLIP * max(spread**0.5, self.error)
+        self.gains += towards / spread * min(max(residual, -most), most)
+        np.maximum(self.gains, 0.0, out=self.gains)
+        self.variance -= np.outer(towards, towards) / spread
+
+    def _refresh(self) -> None:
+        batch, token, token_key, row, row_key = (self.scale * self.gains * self.prior.seconds).tolist()
+        self.coefficients = (batch, token, token_key, row, row_key)
