@@ -1,6 +1,6 @@
 """The engine's front: requests in, recalled items out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 
 import torch
@@ -32,6 +32,7 @@ from engine.settings import PAGE_TOKENS, EngineSettings
 from engine.state.beam_kv import BeamMemory
 from engine.state.context_kv import ContextKV
 from engine.state.page_pool import PagePool
+from engine.state.sessions import SessionTable
 
 __all__ = ["Answer", "RecallEngine", "Running"]
 
@@ -60,6 +61,7 @@ class RecallEngine:
         with room_for("the contexts", f"lower engine.{lower} ({getattr(settings, lower)})"):
             self._context = ContextKV(config, pages, self.device, self.dtype)
         self._pool = PagePool(pages)
+        self._sessions = SessionTable(self._pool, int(settings.sessions * pages))
         stages = Stages(
             decoder, LevelHead(weights.head, self.spec.levels), self.spec.levels, self._context, self._beams
         )
@@ -67,7 +69,7 @@ class RecallEngine:
         self._searches = Lane(self.device, urgent=True)
         self._prefills = Lane(self.device) if settings.overlap else self._searches
         self._pipeline = Pipeline(
-            self._executor, self._context, self._pool, self._prefills, self._searches, self.device, self.spec.id
+            self._executor, self._context, self._sessions, self._prefills, self._searches, self.device, self.spec.id
         )
         self._prompts = PromptBuilder(self.spec)
         self._max_tokens = min(max_tokens, pages * PAGE_TOKENS)
@@ -100,19 +102,42 @@ class RecallEngine:
         self._admission.check(request)
 
     def estimate_tokens(self, request: RecallRequest) -> int:
-        """Upper bound of the request's context tokens."""
-        return self._admission.estimate_tokens(request)
+        """Context tokens to be computed, at most. Of a user whose session is as long as the new context or shorter: as
+        many as follow it, which is an estimate, for it holds only if the history begins like the one before.
+        """
+        most = self._admission.estimate_tokens(request)
+        resident = 0 if request.session is None else self._sessions.tokens_of(request.session)
+        if not resident or resident > most:
+            return most
+        suffix = 1 if request.tokens is not None else self._prompts.suffix_tokens(request.template)
+        return min(most, most - resident + max(suffix, 1))
+
+    @torch.inference_mode()
+    def forget(self, user: str) -> None:
+        """Erase the user's session: its pages are zeroed, those of requests under way when they are finished.
+
+        Called from the thread that submits.
+        """
+        self._pipeline.forget(user)
+
+    def drop(self, lost: Callable[[str], bool]) -> None:
+        """Let go of the sessions of all users that ``lost`` names, whose requests go elsewhere from now on.
+
+        Called from the thread that submits.
+        """
+        self._sessions.drop(lost)
 
     def stats(self) -> dict[str, float]:
-        """Use of the pools (pages, leases, high-water marks, bytes) and of the graphs."""
+        """Use of the pools (pages, leases of requests, high-water marks, bytes), of the sessions and of the graphs."""
         return {
             "context_pages": self._pool.capacity,
             "context_pages_used": self._pool.used,
             "context_pages_high_water": self._pool.high_water,
-            "context_leases": self._pool.open_leases,
+            "context_leases": self._pool.open_leases - self._sessions.leases,
             "context_leases_leaked": self._pool.leaked,
             "context_bytes": self._context.nbytes,
             "beam_bytes": self._beams.nbytes,
+            **self._sessions.stats(),
             **self._executor.stats(),
         }
 

@@ -38,6 +38,8 @@ class BeamPolicy:
 class RecallRequest:
     """One request, already decoded. Exactly one of ``history`` (oldest first) and ``tokens`` (int32 ``[n]``) is set.
 
+    ``session``: the user, whose keys and values stay on the device for the next request; None: nothing stays.
+
     Not to be changed; only not frozen because a frozen one takes three times as long to make.
     """
 
@@ -53,6 +55,7 @@ class RecallRequest:
     exclude_history: bool = False
     filter: TagFilter | None = None
     catalog: str | None = None
+    session: str | None = None
     return_sids: bool = False
     return_fields: tuple[str, ...] = ()
 
@@ -63,7 +66,8 @@ class RecallResult:
 
     ``items``: best first, no duplicates, int64 ``[k]`` or strings. ``scores``: float32 ``[k]``, log-probabilities.
     ``sids``: int32 ``[k, levels]``. ``beam_widths``: beams really used, one per level. ``exhausted``: fewer live items
-    than ``top_k`` exist under the request's filter and exclusions. Times are milliseconds of the batch it ran in.
+    than ``top_k`` exist under the request's filter and exclusions. ``reused_tokens``: of the context, those whose keys
+    and values were resident. Times are milliseconds of the batch it ran in.
     """
 
     items: ItemIds

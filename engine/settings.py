@@ -27,6 +27,13 @@ class EngineSettings(BaseModel):
     memory_fraction: float = Field(
         0.9, gt=0, lt=1, description="share for ContextKV of the memory that weights, beams and graphs leave on CUDA"
     )
+    sessions: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="share of the ContextKV pages that users' contexts may keep between their requests; they give "
+        "way to any request that needs pages; 0 keeps none",
+    )
     max_batch: int = Field(16, ge=1, le=1024, description="requests of one batch")
     max_batch_tokens: int = Field(65_536, ge=1, description="context tokens of one batch, and of any one request")
     max_batch_rows: int = Field(4096, ge=1, description="requests of one batch times the widest beam of them")

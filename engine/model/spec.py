@@ -1,6 +1,7 @@
 """What a model directory says about itself: ``sid.json`` beside the decoder's ``config.json``."""
 
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -38,6 +39,11 @@ class Prompt(BaseModel):
     def slots(self) -> frozenset[str]:
         """Names that a request's ``context`` must give."""
         return frozenset(part for part in self.prefix + self.suffix if isinstance(part, str))
+
+    @property
+    def fixed_beginning(self) -> tuple[TokenId, ...]:
+        """The prefix up to its first slot: every prompt of the template begins so."""
+        return tuple(takewhile(lambda part: isinstance(part, int), self.prefix))  # type: ignore[arg-type]  # ints alone
 
     def fixed_tokens(self) -> Iterator[int]:
         for part in self.prefix + self.before_item + self.after_item + self.suffix:

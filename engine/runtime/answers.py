@@ -16,10 +16,14 @@ def answers_of(
     batch: Sequence[PreparedRequest],
     found: Mapping[str, NDArray[Any]],
     model: str,
+    reused: Sequence[int],
     prefill_ms: float,
     decode_ms: float,
 ) -> Iterator[Answer]:
-    """One answer per request of the batch. ``found``: a ``SearchOutput``'s arrays; nothing of them is kept."""
+    """One answer per request of the batch. ``found``: a ``SearchOutput``'s arrays; nothing of them is kept.
+
+    ``reused``: tokens of each context that were resident.
+    """
     items, scores, counts, widths = (found[name] for name in ("items", "scores", "count", "widths"))
     for row, item in enumerate(batch):
         if widths[row, -1] < 0:
@@ -36,6 +40,7 @@ def answers_of(
             exhausted=item.live_total - len(item.excluded) < request.top_k,
             truncated=item.prompt.truncated,
             context_tokens=len(item.prompt.tokens),
+            reused_tokens=reused[row],
             unknown_items=item.prompt.unknown_items,
             prefill_ms=prefill_ms,
             decode_ms=decode_ms,

@@ -9,7 +9,7 @@ PAGES = (20, 40, 160)
 EXCLUDED = 8192
 """Exclusions of a request, its history's included, that a graph has room for."""
 
-_TOKENS, _FINE_TOKENS = 128, 4096
+_FEW_TOKENS, _TOKENS, _FINE_TOKENS = 64, 128, 4096
 
 
 def request_buckets(most: int) -> tuple[int, ...]:
@@ -28,10 +28,13 @@ def page_buckets(most: int) -> tuple[int, ...]:
 
 
 def token_buckets(most: int) -> Iterator[int]:
-    """Prompt tokens of a batch: products work in blocks of 128 rows anyway, so such steps cost next to nothing.
+    """New tokens of a batch: products work in blocks of 128 rows anyway, so such steps cost next to nothing.
 
-    From 4,096 on they are an eighth to a sixteenth, or there would be too many graphs.
+    The first is for users who come back. From 4,096 on steps are an eighth to a sixteenth, or there would be too many
+    graphs.
     """
+    if most > _FEW_TOKENS:
+        yield _FEW_TOKENS
     tokens = 0
     while tokens < most:
         tokens += _TOKENS if tokens < _FINE_TOKENS else (1 << tokens.bit_length()) // 16

@@ -56,12 +56,17 @@ class Executor:
         except torch.OutOfMemoryError as error:
             log.warning("%d graphs are captured, for more there is no memory: %s", self.stats()["graphs"], error)
 
-    def prefill(self, tokens: Sequence[NDArray[np.int32]], pages: Sequence[NDArray[np.int32]]) -> Tensor:
-        """Hidden states of the last tokens, ``[R, H]`` or more rows; valid until the next prefill."""
-        need = PrefillShape(sum(map(len, tokens)), len(tokens), max(map(len, pages)))
+    def prefill(
+        self, tokens: Sequence[NDArray[np.int32]], reused: Sequence[int], pages: Sequence[NDArray[np.int32]]
+    ) -> Tensor:
+        """Hidden states of the last tokens, ``[R, H]`` or more rows; valid until the next prefill.
+
+        ``reused``: tokens at the beginning of each prompt whose keys and values its pages hold.
+        """
+        need = PrefillShape(sum(map(len, tokens)) - sum(reused), len(tokens), max(map(len, pages)))
         graph = next((graph for graph in self._prefill_graphs if graph.shape.holds(need)), None)
         shape = graph.shape if graph else need
-        host = pack_prompts(shape, tokens, pages, self._device)
+        host = pack_prompts(shape, tokens, reused, pages, self._device)
         self._counts["graph_prefills" if graph else "eager_prefills"] += 1
         self._counts["prefill_tokens"] += need.tokens
         self._counts["prefill_tokens_padded"] += shape.tokens - need.tokens

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.errors import DeviceError, RequestError
+from engine.request import RecallResult
 from engine.runtime.answers import Answer, answers_of
 from engine.runtime.executor import Executor
 from engine.runtime.lane import Lane, Mark
@@ -18,7 +20,7 @@ from engine.runtime.layout import host_memory
 from engine.runtime.prepared import PreparedRequest
 from engine.runtime.search_input import SearchShape
 from engine.state.context_kv import ContextKV
-from engine.state.page_pool import PagePool
+from engine.state.sessions import Context, SessionTable
 
 DEPTH = 2
 """Batches on the device at a time: while one runs, the host prepares the next."""
@@ -33,8 +35,7 @@ class Flight:
     """
 
     batch: Sequence[PreparedRequest]
-    pages: Sequence[NDArray[np.int32]]
-    leases: ExitStack
+    contexts: Sequence[Context]
     marks: tuple[Mark, Mark, Mark]
     shape: SearchShape
     output: Tensor
@@ -67,43 +68,66 @@ class Pipeline:
         self,
         executor: Executor,
         context: ContextKV,
-        pool: PagePool,
+        sessions: SessionTable,
         prefills: Lane,
         searches: Lane,
         device: torch.device,
         model: str,
     ) -> None:
-        self._executor, self._context, self._pool = executor, context, pool
+        self._executor, self._context, self._sessions = executor, context, sessions
         self._prefills, self._searches = prefills, searches
         self._device, self._model = device, model
         self._flights: deque[Flight] = deque()
         self._hidden_read: Mark | None = None
 
     def launch(self, batch: Sequence[PreparedRequest]) -> Flight:
-        """Start a batch; waits for older ones where there are too many or their pages are needed.
+        """Start a batch; waits for older ones where there are too many or their pages are needed. Pages that are
+        only kept for a later request are taken before anybody waits for them.
 
         Raises RequestError ``overloaded`` if the device is out of memory, DeviceError if it is lost.
         """
-        needed = sum(item.pages for item in batch)
-        while self._flights and (len(self._flights) >= DEPTH or self._pool.free < needed):
+        while len(self._flights) >= DEPTH:
             self._finish_oldest()
-        with ExitStack() as leases, _device_errors(self._device):
-            pages = [leases.enter_context(self._pool.lease(item.pages)).pages for item in batch]
-            flight = self._start(batch, pages, leases)
+        with ExitStack() as opened, _device_errors(self._device):
+            contexts = [self._open(item, opened) for item in batch]
+            self._lease_pages(contexts)
+            flight = self._start(batch, contexts)
+            opened.pop_all()
         self._flights.append(flight)
         return flight
+
+    def forget(self, user: str) -> None:
+        """Zero what is kept of the user, and what is running as soon as it is finished."""
+        pages = self._sessions.forget(user)
+        if len(pages):
+            self._clear(pages)
 
     def finish(self, flight: Flight) -> None:
         """Wait for a batch and for all before it. Raises DeviceError."""
         while flight in self._flights:
             self._finish_oldest()
 
-    def _start(self, batch: Sequence[PreparedRequest], pages: list[NDArray[np.int32]], leases: ExitStack) -> Flight:
+    def _open(self, item: PreparedRequest, opened: ExitStack) -> Context:
+        context = self._sessions.open(item.request.session, item.prompt.tokens, item.prompt.common)
+        opened.callback(self._sessions.close, context, answered=False)
+        return context
+
+    def _lease_pages(self, contexts: Sequence[Context]) -> None:
+        missing = sum(context.missing for context in contexts)
+        while not self._sessions.make_room(missing) and self._flights:
+            self._finish_oldest()
+        for context in contexts:
+            context.lease.grow(context.missing)
+
+    def _start(self, batch: Sequence[PreparedRequest], contexts: Sequence[Context]) -> Flight:
+        pages = [context.pages for context in contexts]
         with self._prefills.active():
             if self._hidden_read is not None:
                 self._prefills.after(self._hidden_read)
             begin = self._prefills.mark()
-            hidden = self._executor.prefill([item.prompt.tokens for item in batch], pages)
+            hidden = self._executor.prefill(
+                [context.tokens for context in contexts], [context.reused for context in contexts], pages
+            )
             prefilled = self._prefills.mark()
 
         def take_hidden(into: Tensor | None) -> Tensor:
@@ -118,30 +142,35 @@ class Pipeline:
             host = host_memory(output.nbytes, self._device)
             host.copy_(output, non_blocking=True)
             marks = begin, prefilled, self._searches.mark()
-        return Flight(batch, pages, leases.pop_all(), marks, shape, host, hidden)
+        return Flight(batch, contexts, marks, shape, host, hidden)
 
     def _finish_oldest(self) -> None:
         flight = self._flights.popleft()
-        with flight.leases:
-            try:
-                with _device_errors(self._device):
-                    flight.answers = self._read(flight)
-            except DeviceError:
-                raise
-            except Exception as error:  # belongs to whoever asks for this batch, who need not be the caller
-                flight.error = error
+        try:
+            with _device_errors(self._device):
+                flight.answers = self._read(flight)
+        except DeviceError:
+            raise
+        except Exception as error:  # belongs to whoever asks for this batch, who need not be the caller
+            flight.error = error
+        finally:
+            for context, answer in zip_longest(flight.contexts, flight.answers or ()):
+                self._sessions.close(context, answered=isinstance(answer, RecallResult))
 
     def _read(self, flight: Flight) -> list[Answer]:
         begin, prefilled, end = flight.marks
         end.wait()
         prefill_ms, decode_ms = prefilled.milliseconds_since(begin), end.milliseconds_since(prefilled)
         found = flight.shape.outputs().arrays(flight.output)
-        broken = np.flatnonzero(found["widths"][: len(flight.batch), -1] < 0).tolist()
-        if broken:
-            with self._prefills.active():  # in order with whoever gets the pages next
-                for row in broken:
-                    self._context.clear(flight.pages[row])
-        return list(answers_of(flight.batch, found, self._model, prefill_ms, decode_ms))
+        for context, width in zip(flight.contexts, found["widths"][:, -1], strict=False):
+            if width < 0 or context.erase:
+                self._clear(context.lease.pages)
+        reused = [context.reused for context in flight.contexts]
+        return list(answers_of(flight.batch, found, self._model, reused, prefill_ms, decode_ms))
+
+    def _clear(self, pages: NDArray[np.int32]) -> None:
+        with self._prefills.active():  # in order with whoever gets the pages next
+            self._context.clear(pages)
 
 
 @contextmanager

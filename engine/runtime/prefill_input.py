@@ -19,7 +19,7 @@ _IN_PAGE = np.arange(PAGE_TOKENS, dtype=np.int32)
 
 @dataclass(frozen=True, slots=True)
 class PrefillShape:
-    """Sizes of the tensors of a prefill: prompt tokens of all requests, requests, pages of the longest."""
+    """Sizes of the tensors of a prefill: new tokens of all requests, requests, pages of the longest context."""
 
     tokens: int
     requests: int
@@ -53,11 +53,13 @@ class PrefillShape:
 def pack_prompts(
     shape: PrefillShape,
     tokens: Sequence[NDArray[np.int32]],
+    reused: Sequence[int],
     pages: Sequence[NDArray[np.int32]],
     device: torch.device,
 ) -> Tensor:
-    """Prompts (none empty) with the pages leased for each, in host memory. What ``shape`` has too much is padding:
-    tokens that are written nowhere, and requests without any.
+    """Prompts with the pages of each, in host memory. So many tokens at the beginning of each (not all) are ``reused``:
+    their keys and values are there. What ``shape`` has too much is padding: tokens that are written nowhere, and
+    requests without any.
     """
     layout = shape.layout()
     memory = host_memory(layout.nbytes, device)
@@ -65,12 +67,14 @@ def pack_prompts(
     tokens_of, positions, slots = into["tokens"], into["positions"], into["slots"]
     count, total = len(tokens), 0
     into["begin"][0] = 0
-    for request, (prompt, held) in enumerate(zip(tokens, pages, strict=True)):
-        here = slice(total, total + len(prompt))
-        tokens_of[here] = prompt
-        positions[here] = np.arange(len(prompt), dtype=np.int32)
-        slots[here] = (held[:, None] * PAGE_TOKENS + _IN_PAGE).ravel()[: len(prompt)]
-        total += len(prompt)
+    for request, (prompt, first, held) in enumerate(zip(tokens, reused, pages, strict=True)):
+        new = len(prompt) - first
+        here = slice(total, total + new)
+        page, place = divmod(first, PAGE_TOKENS)
+        tokens_of[here] = prompt[first:]
+        positions[here] = np.arange(first, len(prompt), dtype=np.int32)
+        slots[here] = (held[page:, None] * PAGE_TOKENS + _IN_PAGE).ravel()[place : place + new]
+        total += new
         into["begin"][request + 1] = total
     tokens_of[total:] = 0
     positions[total:] = 0

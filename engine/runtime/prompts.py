@@ -14,12 +14,16 @@ from engine.request import ItemIds
 
 @dataclass(frozen=True, slots=True)
 class BuiltPrompt:
-    """``tokens``: int32 ``[n]``; ``items``: indexes of the known items used; ``truncated``: the history was cut."""
+    """``tokens``: int32 ``[n]``; ``items``: indexes of the known items used; ``truncated``: the history was cut.
+
+    ``common``: tokens at the beginning that every prompt of the template has.
+    """
 
     tokens: NDArray[np.int32]
     items: NDArray[np.int32]
     truncated: bool
     unknown_items: int
+    common: int = 0
 
 
 class PromptBuilder:
@@ -43,6 +47,10 @@ class PromptBuilder:
         """Tokens of the prompt if every item of the history is known."""
         return self._spec.prompt_tokens(self._template(template), self._kept(events))
 
+    def suffix_tokens(self, template: str) -> int:
+        """Tokens of the prompt behind the history."""
+        return len(self._template(template).suffix)
+
     def build(
         self, template: str, context: Mapping[str, int | str], history: ItemIds, catalog: ResidentCatalog
     ) -> BuiltPrompt:
@@ -57,7 +65,9 @@ class PromptBuilder:
             self._item_tokens(prompt, catalog.codes_of(items)),
             self._fixed(prompt.suffix, context),
         ]
-        return BuiltPrompt(np.concatenate(parts), items, truncated=kept < len(history), unknown_items=kept - len(items))
+        return BuiltPrompt(
+            np.concatenate(parts), items, kept < len(history), kept - len(items), len(prompt.fixed_beginning)
+        )
 
     def _kept(self, events: int) -> int:
         """Events left by the cap; whole blocks of ``history_drop`` go, so prompts begin alike in between."""

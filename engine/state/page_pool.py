@@ -31,31 +31,66 @@ class PagePool:
 
     def lease(self, pages: int) -> "PageLease":
         """Take ``pages`` pages until the lease is released. Raises ``PagesExhaustedError``."""
+        taken = self._take(pages)
+        self.open_leases += 1
+        return PageLease(self, taken)
+
+    def _take(self, pages: int) -> list[int]:
         if pages > len(self._free):
             raise PagesExhaustedError(f"{pages} pages asked for, {len(self._free)} of {self.capacity} free")
         taken = [self._free.pop() for _ in range(pages)]
-        self.open_leases += 1
         self.high_water = max(self.high_water, self.used)
-        return PageLease(self, taken)
+        return taken
 
     def _give_back(self, pages: list[int]) -> None:
         self._free.extend(reversed(pages))
-        self.open_leases -= 1
 
 
 class PageLease:
-    """Pages held by one request. A context manager; dropped unreleased it gives them back and counts as leaked."""
+    """Pages held by one owner. A context manager; dropped unreleased it gives them back and counts as leaked."""
 
     def __init__(self, pool: PagePool, pages: list[int]) -> None:
         self._pool = pool
         self._held: list[int] | None = pages
-        self.pages: NDArray[np.int32] = np.array(pages, dtype=np.int32)
+
+    def __len__(self) -> int:
+        return len(self._held or ())
+
+    @property
+    def pages(self) -> NDArray[np.int32]:
+        """In order, int32 ``[n]``."""
+        return np.array(self._held or (), dtype=np.int32)
+
+    def grow(self, pages: int) -> None:
+        """Take ``pages`` more, behind those held. Raises ``PagesExhaustedError``."""
+        self._open.extend(self._pool._take(pages))  # noqa: SLF001  (a lease is the pool's other half)
+
+    def trim(self, pages: int) -> None:
+        """Give back all but the first ``pages``."""
+        held = self._open
+        self._pool._give_back(held[pages:])  # noqa: SLF001  (as above)
+        del held[pages:]
+
+    def split(self, pages: int) -> "PageLease":
+        """The first ``pages`` of them, from now on a lease of their own."""
+        held = self._open
+        first = held[:pages]
+        del held[:pages]
+        self._pool.open_leases += 1
+        return PageLease(self._pool, first)
 
     def release(self) -> None:
         """Give the pages back; a second call does nothing."""
         if self._held is not None:
-            self._pool._give_back(self._held)  # noqa: SLF001  (a lease is the pool's other half)
+            self._pool._give_back(self._held)  # noqa: SLF001  (as above)
+            self._pool.open_leases -= 1
             self._held = None
+
+    @property
+    def _open(self) -> list[int]:
+        if self._held is None:
+            raise RuntimeError("the lease was released")
+        return self._held
 
     def __enter__(self) -> Self:
         return self

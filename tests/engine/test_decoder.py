@@ -59,7 +59,7 @@ class Loaded:
         self.leases = [self.pool.lease(-(-len(tokens) // 128)) for tokens in prompts]
         pages = [lease.pages for lease in self.leases]
         shape = PrefillShape(sum(map(len, prompts)), len(prompts), max(map(len, pages)))
-        packed, table = shape.over(pack_prompts(shape, prompts, pages, CPU))
+        packed, table = shape.over(pack_prompts(shape, prompts, [0] * len(prompts), pages, CPU))
         return self.head.logits(self.decoder.prefill(packed, table, self.context), 0), table
 
     @torch.inference_mode()

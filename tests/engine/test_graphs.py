@@ -202,7 +202,7 @@ def test_buckets_cover_up_to_the_largest_and_waste_little(most: int) -> None:
         assert round_up(buckets, most + 1) == most + 1
     tokens = [*token_buckets(most)]
     assert all(b - a <= max(128, a // 8) for a, b in pairwise(tokens))
-    assert len(tokens) < 33 + 8 * max(0, most // 4096).bit_length()
+    assert len(tokens) < 34 + 8 * max(0, most // 4096).bit_length()
 
 
 def test_a_switched_off_prefill_has_no_buckets() -> None:
