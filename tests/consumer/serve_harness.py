@@ -36,6 +36,11 @@ MODEL = TinyModel(sizes=(6, 5, 4))
 ITEMS = np.arange(100, 160)
 START_S = 60.0
 """Importing torch takes its time where other tests run too."""
+QUICK_GROUP = (
+    "--kafka.session_timeout_ms=2000",  # the mock holds every rebalance for a second less than this
+    "--kafka.max_poll_interval_ms=20000",
+    "--kafka.heartbeat_interval_ms=200",
+)
 
 
 def make_catalog(items: NDArray[np.int64]) -> Catalog:

@@ -22,18 +22,13 @@ from consumer.stream.mock_cluster import MockCluster
 from consumer.stream.settings import KafkaSettings
 from engine.catalog.build import build_catalog
 from engine.errors import CatalogError
-from tests.consumer.serve_harness import START_S, ask, flags, service
+from tests.consumer.serve_harness import QUICK_GROUP, START_S, ask, flags, service
 from tests.consumer.waiting import eventually
 from tests.engine.tiny_models import TinyModel, write_model
 
 OLD, NEW = TinyModel(sizes=(6, 5, 4)), TinyModel(sizes=(8, 8), seed=3)
 ITEMS = np.arange(100, 160)
 NAMESPACE = "rollout"
-QUICK_GROUP = (
-    "--kafka.session_timeout_ms=2000",  # the mock holds every rebalance for a second less than this
-    "--kafka.max_poll_interval_ms=20000",
-    "--kafka.heartbeat_interval_ms=200",
-)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from catalog_sync.publisher import Publisher
 from catalog_sync.settings import CatalogSettings
 from consumer.stream.mock_cluster import MockCluster
 from consumer.stream.settings import KafkaSettings
-from tests.consumer.serve_harness import ITEMS, MODEL, START_S, ask, flags, make_catalog, publish, service
+from tests.consumer.serve_harness import ITEMS, MODEL, QUICK_GROUP, START_S, ask, flags, make_catalog, publish, service
 from tests.consumer.waiting import eventually
 from tests.engine.tiny_models import write_model
 
@@ -45,6 +45,7 @@ def test_it_goes_back_and_answers_on_and_a_restart_remembers(kafka: KafkaSetting
         good = publish(redis, ITEMS, "back")
         own_flags = [
             *flags(model, kafka, redis, "back"),
+            *QUICK_GROUP,
             f"--catalog.guard_requests={N}",
             f"--catalog.disk={tmp_path / 'disk'}",
             "--catalog.instance=i1",
