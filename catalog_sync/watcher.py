@@ -174,17 +174,21 @@ class Watcher:
             self._check_quarantine(target)
             files = self._loader.load(target, self._reached)
             with self._lock:
-                self._store.activate(target.version)
-                self._state.activate(time.monotonic())
-                if files is not None and self._store.previous is not None:
-                    self._guard.activated(target.version, time.monotonic())
-                else:  # it served before, or there is none to go back to
-                    self._guard.dismiss()
+                self._activate(target.version)
         except Exception as error:  # any fault is a refusal with a reason
             self._refuse(target, _as_refusal(error))
             return
         log.info("catalog %s is active (generation %d)", target.version, target.generation)
         self._save(target.version, files)
+
+    def _activate(self, version: str) -> None:
+        active, previous, now = self._store.active, self._store.previous, time.monotonic()
+        self._store.activate(version)
+        self._state.activate(now)
+        if active is None or version == previous:  # there is none to go back to, or it served before
+            self._guard.dismiss()
+        elif version != active:
+            self._guard.activated(version, now)
 
     def _refuse(self, target: Pointer, refusal: CatalogError) -> None:
         log.warning("catalog %s is refused (%s): %s", target.version, refusal.reason, refusal.message)

@@ -10,10 +10,11 @@ from catalog_sync.deltas import DeltaPublisher
 from catalog_sync.embedded import EmbeddedRedis
 from catalog_sync.fleet_quarantine import FleetQuarantine
 from catalog_sync.layout import Ack, Pointer
+from catalog_sync.pins import Pins
 from catalog_sync.watcher import Watcher
 from engine.errors import CatalogError, RequestError
 from engine.request import BeamPolicy, RecallRequest, RecallResult
-from tests.catalog_sync.redis_support import MODEL, Fleet, ack_of
+from tests.catalog_sync.redis_support import MODEL, Fleet, ack_of, version_with
 from tests.consumer.waiting import eventually
 
 N = 20
@@ -123,6 +124,33 @@ def test_a_version_that_served_before_and_a_first_one_are_not_judged(fleet: Flee
         answer(watcher, only.version, items=0, count=10 * N)
         assert alone.store.active == only.version
     alone.close()
+
+
+def test_pointing_to_the_same_version_again_does_not_end_its_watch(fleet: Fleet) -> None:
+    with fleet.watcher() as watcher:
+        first, second = two_versions(fleet, watcher)
+        again = fleet.publisher.activate(second.version)
+        eventually(lambda: watcher.snapshot().generation == again.generation)
+        answer(watcher, second.version, items=0)
+        assert fleet.store.active == first.version
+
+
+def test_a_version_that_was_kept_before_it_first_serves_is_watched(server: EmbeddedRedis) -> None:
+    fleet = Fleet(server, guard_requests=N, group="g")
+    with fleet.watcher() as watcher:
+        first = fleet.publish(range(10))
+        eventually(lambda: fleet.store.active == first.version)
+        answer(watcher, first.version)
+        manifest, data = version_with(range(20))
+        fleet.publisher.upload(manifest, data)
+        Pins(fleet.redis, fleet.keys).keep("g", manifest.version)
+        eventually(lambda: watcher.snapshot().kept.get(manifest.version) == "resident")
+        fleet.publisher.activate(manifest.version)
+        eventually(lambda: fleet.store.active == manifest.version and watcher.snapshot().state == "current")
+        answer(watcher, manifest.version, items=0)
+        assert fleet.store.active == first.version
+        eventually(lambda: watcher.snapshot().kept.get(manifest.version, "").startswith("quarantined"))
+    fleet.close()
 
 
 def test_the_guard_can_be_turned_off(server: EmbeddedRedis) -> None:
