@@ -1,0 +1,398 @@
+"""The histories held in this process, in step with a store. Pure: the caller brings the time, the lock and the store.
+
+A history is the work of the log: whoever applies a user's records in their order comes to the same one, and its marks
+say how far it has come. So what was applied twice is left out, and a write that finds other marks in the store than it
+was made from is not done: the store is read again, and what is not in it yet is applied to that.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator
+from typing import Generic, TypeVar
+
+import msgspec
+
+from consumer.histories.history import History, marks_of
+from consumer.histories.items import Cap, pack
+from consumer.histories.operation import Effects, Operation, Stored, Told, UserKey, Write
+from consumer.histories.settings import HistorySettings
+from consumer.stream.partition import Partition
+from engine.errors import RequestError
+
+T = TypeVar("T")
+
+ENTRY_BYTES = 1_000
+"""Memory of a user beside the items: keys, marks, objects."""
+
+MAX_CHUNKS = 64
+"""Then a history is written whole, so that reading it stays one short answer."""
+
+_LOOKS = 8
+_WRITE_BYTES = 4 << 20
+
+_NEED = "no history is held for this user: send it whole"
+
+
+class Counts(msgspec.Struct):
+    """Totals since the start."""
+
+    hits: int = 0
+    misses: int = 0
+    loads: int = 0
+    needed: int = 0
+    applied: int = 0
+    duplicates: int = 0
+    evicted: int = 0
+    writes: int = 0
+    conflicts: int = 0
+    forgotten: int = 0
+
+
+class _Entry(msgspec.Struct, Generic[T], eq=False):
+    """``history`` is none until it is read from the store. ``unsaved``: operations that are not in the store yet."""
+
+    partition: Partition
+    epoch: int
+    history: History | None = None
+    parked: list[Operation[T]] = msgspec.field(default_factory=list)
+    unsaved: list[Operation[T]] = msgspec.field(default_factory=list)
+    unsaved_since: float | None = None
+    base: dict[int, int] = msgspec.field(default_factory=dict)
+    """Marks that the store is known to have had."""
+    ours: History | None = None
+    """What was here before the store is read again."""
+    head: bytes = b""
+    chunks: int = 0
+    stored: int = 0
+    whole: bool = False
+    nbytes: int = 0
+
+    @property
+    def idle(self) -> bool:
+        return self.history is not None and self.unsaved_since is None and not self.parked
+
+
+class Keeper(Generic[T]):
+    """Not thread-safe. ``cap`` is the model's."""
+
+    def __init__(self, settings: HistorySettings, cap: Cap, clock: Callable[[], float]) -> None:
+        self.counts = Counts()
+        self.nbytes = 0
+        self.at_risk = 0
+        """Records that were released and are not in the store yet."""
+        self._settings = settings
+        self._cap = cap
+        self._clock = clock
+        self._durable = settings.store != "off"
+        self._behind = settings.store == "write-behind"
+        self._entries: OrderedDict[UserKey, _Entry[T]] = OrderedDict()
+        self._epochs: dict[Partition, int] = {}
+        self._wanted: dict[UserKey, None] = {}
+        self._loading: dict[UserKey, None] = {}
+        self._outdated: set[UserKey] = set()
+        self._dirty: dict[UserKey, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def lookups(self) -> int:
+        """Users whose history is being read from the store."""
+        return len(self._wanted) + len(self._loading)
+
+    def lag(self) -> float:
+        """Age in seconds of the oldest record that is not in the store."""
+        since = (self._entries[user].unsaved_since for user in self._dirty)
+        oldest = min((at for at in since if at is not None), default=None)
+        return 0.0 if oldest is None else self._clock() - oldest
+
+    # --- records --------------------------------------------------------------------------------------------------
+
+    def submit(self, operation: Operation[T]) -> Effects[T]:
+        """A record, in the order of its partition."""
+        effects: Effects[T] = Effects()
+        self._epochs[operation.partition] = operation.epoch
+        entry = self._entry(operation)
+        if entry.history is None:
+            if operation.waits:
+                self.counts.misses += 1
+            entry.parked.append(operation)
+        else:
+            if operation.waits:
+                self.counts.hits += 1
+            self._apply(operation.user, entry, entry.history, operation, effects)
+            self._make_room(operation.user)
+        return effects
+
+    def drop(self, partitions: Collection[Partition]) -> list[T]:
+        """These are another owner's now: forget what was held. Returns what was not applied.
+
+        What is applied and not in the store is still written; the store takes it unless the new owner was first.
+        """
+        for partition in partitions:
+            self._epochs.pop(partition, None)
+        gone: list[T] = []
+        for user, entry in list(self._entries.items()):
+            if entry.partition in partitions:
+                gone += [each.tag for each in entry.parked if not each.released]
+                entry.parked = [each for each in entry.parked if each.released]
+                self._remove_if_over(user, entry)
+        return gone
+
+    def parked(self) -> Iterator[Operation[T]]:
+        """Operations that wait for a history from the store."""
+        for user in (*self._wanted, *self._loading):
+            if entry := self._entries.get(user):
+                yield from entry.parked
+
+    def give_up(self, before: float) -> Effects[T]:
+        """Requests that have waited for a history since ``before``, or longer, are told that there is none."""
+        effects: Effects[T] = Effects()
+        for late in [each for each in self.parked() if each.waits and not each.told and each.since <= before]:
+            self._entries[late.user].parked.remove(late)
+            self._tell(late, RequestError("need_history", "the history could not be read in time"), effects)
+            effects.released.append(late.tag)
+            self.counts.needed += 1
+        return effects
+
+    # --- the store ------------------------------------------------------------------------------------------------
+
+    def take_loads(self, most: int) -> list[UserKey]:
+        """Users to be read from the store; each is to be given to ``loaded`` or, all of them, to ``failed``."""
+        users = [user for user, _ in zip(self._wanted, range(most), strict=False)]
+        for user in users:
+            del self._wanted[user]
+            self._loading[user] = None
+        return users
+
+    def take_writes(self, most: int, *, at_once: bool = False) -> list[Write]:
+        """Writes that are due, each to be given to ``written`` unless the store fails; ``at_once``: all there are."""
+        delay = self._settings.write_behind_ms / 1000 if self._behind and not at_once else 0.0
+        due = self._clock() - delay
+        writes: list[Write] = []
+        size = 0
+        for user in self._dirty:
+            entry = self._entries[user]
+            if entry.history is None or entry.unsaved_since is None:
+                continue
+            if entry.unsaved_since > due and all(each.released for each in entry.unsaved):
+                continue
+            write = self._write(user, entry, entry.history)
+            writes.append(write)
+            size += len(write.packed)
+            if len(writes) >= most or size >= _WRITE_BYTES:
+                break
+        return writes
+
+    def loaded(self, user: UserKey, stored: Stored) -> Effects[T]:
+        """The store's answer to a look-up."""
+        effects: Effects[T] = Effects()
+        entry = self._entries.get(user)
+        self._loading.pop(user, None)
+        if user in self._outdated:  # asked before its partition went away and came back
+            self._outdated.discard(user)
+            if entry is not None and entry.history is None:
+                self._wanted[user] = None
+            return effects
+        if entry is None or entry.history is not None:
+            return effects
+        self.counts.loads += 1
+        entry.head, entry.chunks, entry.stored = stored.head, stored.chunks, stored.count
+        if entry.ours is not None and not stored.history.covers(entry.base):  # it has lost what it had
+            entry.history, entry.whole = entry.ours, True
+            entry.base = dict(stored.history.marks)
+            self._soil(user, entry)
+        else:
+            entry.history, entry.base, entry.whole = stored.history, dict(stored.history.marks), False
+            again, entry.unsaved, entry.unsaved_since = entry.unsaved, [], None
+            self._dirty.pop(user, None)
+            self.at_risk -= sum(each.released for each in again)
+            for each in again:
+                each.applied = False
+                self._apply(user, entry, entry.history, each, effects)
+        entry.ours = None
+        parked, entry.parked = entry.parked, []
+        self.at_risk -= sum(each.released for each in parked)
+        for each in parked:
+            self._apply(user, entry, entry.history, each, effects)
+        self._weigh(entry)
+        self._remove_if_over(user, entry)
+        self._make_room(user)
+        return effects
+
+    def failed(self) -> Effects[T]:
+        """The store does not answer: look-ups stay wanted. Write-behind lets events pass that wait for one."""
+        effects: Effects[T] = Effects()
+        self._wanted = {user: None for user in self._loading | self._wanted if user in self._entries}
+        self._loading = {}
+        self._outdated.clear()
+        if self._behind:
+            for each in self.parked():
+                if each.change in ("append", "set"):
+                    self._release(each, effects)
+                    if each.released:
+                        self._tell(each, None, effects)
+        return effects
+
+    def written(self, write: Write, *, done: bool) -> Effects[T]:
+        """The store's answer to a write; not ``done``: it had another head."""
+        effects: Effects[T] = Effects()
+        user, entry = write.user, self._entries[write.user]
+        if not done:
+            self.counts.conflicts += 1
+            self._read_again(user, entry)
+            return effects
+        self.counts.writes += 1
+        saved, entry.unsaved = entry.unsaved[: write.records], entry.unsaved[write.records :]
+        for each in saved:
+            if each.released:
+                self.at_risk -= 1
+            else:
+                each.released = True
+                effects.released.append(each.tag)
+        entry.head, entry.whole, entry.stored = write.head, False, write.stored
+        entry.chunks = write.index + 1
+        entry.base = dict(marks_of(write.head))
+        entry.unsaved_since = entry.unsaved[0].since if entry.unsaved else None
+        if not entry.unsaved:
+            del self._dirty[user]
+        self._remove_if_over(user, entry)
+        return effects
+
+    @property
+    def unsaved(self) -> int:
+        """Users with records that the store does not have."""
+        return len(self._dirty)
+
+    # --- within ---------------------------------------------------------------------------------------------------
+
+    def _entry(self, operation: Operation[T]) -> _Entry[T]:
+        user, partition, epoch = operation.user, operation.partition, operation.epoch
+        entry = self._entries.get(user)
+        if entry is None:
+            entry = self._entries[user] = _Entry(partition, epoch)
+            self._weigh(entry)
+            self._begin(user, entry)
+        else:
+            self._entries.move_to_end(user)
+            if self._epochs.get(entry.partition) != entry.epoch:  # its partition has been elsewhere meanwhile
+                if entry.idle:
+                    entry.base = {}
+                self._begin(user, entry)
+        entry.partition, entry.epoch = partition, epoch
+        return entry
+
+    def _begin(self, user: UserKey, entry: _Entry[T]) -> None:
+        if self._durable:
+            self._read_again(user, entry)
+        else:
+            entry.history = History()
+
+    def _read_again(self, user: UserKey, entry: _Entry[T]) -> None:
+        if entry.history is not None:
+            entry.ours, entry.history = entry.history, None
+        if user in self._loading:
+            self._outdated.add(user)
+        else:
+            self._wanted[user] = None
+
+    def _apply(
+        self, user: UserKey, entry: _Entry[T], history: History, operation: Operation[T], effects: Effects[T]
+    ) -> None:
+        change, number = operation.change, operation.partition.number
+        if change is None:
+            self._answer(operation, history, effects)
+            effects.released.append(operation.tag)
+            return
+        if history.has(number, operation.offset):
+            self.counts.duplicates += not operation.told
+            self._answer(operation, history, effects)
+        elif change == "extend" and history.items is None:
+            self._answer(operation, history, effects)
+        elif fault := history.fault(change, operation.items):
+            self._tell(operation, RequestError("bad_request", f"items: {fault}"), effects)
+        else:
+            history.apply(change, operation.items, number, operation.offset, self._cap)
+            operation.applied = True
+            self.counts.applied += 1
+            self.counts.forgotten += change == "forget"
+            self._weigh(entry)
+            self._answer(operation, history, effects)
+        if self._durable and (operation.applied or entry.unsaved_since is not None):
+            entry.unsaved.append(operation)
+            if operation.released:
+                self.at_risk += 1
+            self._soil(user, entry)
+            if self._behind and change != "forget":
+                self._release(operation, effects)
+        elif not operation.released:
+            operation.released = True
+            effects.released.append(operation.tag)
+
+    def _answer(self, operation: Operation[T], history: History, effects: Effects[T]) -> None:
+        if operation.told:
+            return
+        if not operation.waits:
+            self._tell(operation, None, effects)
+            return
+        items = history.snapshot()
+        self.counts.needed += items is None
+        self._tell(operation, RequestError("need_history", _NEED) if items is None else items, effects)
+
+    @staticmethod
+    def _tell(operation: Operation[T], came: object, effects: Effects[T]) -> None:
+        if not operation.told:
+            operation.told = True
+            effects.told.append(Told(operation.tag, came))  # type: ignore[arg-type]
+
+    def _release(self, operation: Operation[T], effects: Effects[T]) -> None:
+        """What may be lost from now on, unless too much may be already."""
+        if not operation.released and self.at_risk < self._settings.unsaved_records:
+            operation.released = True
+            self.at_risk += 1
+            effects.released.append(operation.tag)
+
+    def _soil(self, user: UserKey, entry: _Entry[T]) -> None:
+        if entry.unsaved_since is None:
+            entry.unsaved_since = self._clock()
+            self._dirty[user] = None
+
+    def _write(self, user: UserKey, entry: _Entry[T], history: History) -> Write:
+        applied = [each for each in entry.unsaved if each.applied]
+        anew = any(each.change in ("set", "forget") for each in applied)
+        whole = entry.whole or anew or not entry.head or entry.chunks >= MAX_CHUNKS
+        items = history.items
+        if whole:
+            packed, stored, index = (b"", 0, 0) if items is None else (items.packed, items.count, 0)
+        else:
+            packed = b"".join([pack(each.items) for each in applied])
+            stored = entry.stored + sum(len(each.items) for each in applied)
+            index = entry.chunks
+        head = history.head(stored)
+        return Write(user, entry.head, head, whole, index, packed, items is not None, len(entry.unsaved), stored)
+
+    def _weigh(self, entry: _Entry[T]) -> None:
+        nbytes = ENTRY_BYTES + (0 if entry.history is None else entry.history.nbytes)
+        self.nbytes += nbytes - entry.nbytes
+        entry.nbytes = nbytes
+
+    def _make_room(self, kept: UserKey) -> None:
+        settings, looks = self._settings, _LOOKS
+        while (len(self._entries) > settings.entries or self.nbytes > settings.max_bytes) and looks:
+            user, entry = next(iter(self._entries.items()))
+            if user != kept and entry.idle:
+                self._remove(user, entry)
+                self.counts.evicted += 1
+            else:  # in use
+                self._entries.move_to_end(user)
+                looks -= 1
+
+    def _remove_if_over(self, user: UserKey, entry: _Entry[T]) -> None:
+        """Its partition is another's, and nothing of it is left to be done."""
+        if self._epochs.get(entry.partition) == entry.epoch or entry.unsaved_since is not None or entry.parked:
+            return
+        self._remove(user, entry)
+
+    def _remove(self, user: UserKey, entry: _Entry[T]) -> None:
+        del self._entries[user]
+        self._wanted.pop(user, None)
+        self.nbytes -= entry.nbytes

@@ -1,0 +1,80 @@
+"""What a record wants of a user's history, what comes of it, and what passes between the keeper and the store."""
+
+from typing import Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from consumer.histories.history import Change, History
+from consumer.stream.partition import Partition
+from engine.errors import RequestError
+from engine.request import NO_ITEMS, ItemIds
+
+T = TypeVar("T")
+
+
+class UserKey(NamedTuple):
+    """A user's records have an order within a topic, so each topic has a history of its own."""
+
+    topic: str
+    user: str
+
+
+class Operation(msgspec.Struct, Generic[T], eq=False):
+    """One record. ``change`` is none for a request that only reads; ``waits``: it is answered from the history.
+
+    ``since``: when it was read, seconds of the clock. The rest is the keeper's: ``told`` what came of it, ``released``
+    to be committed, ``applied`` to the history.
+    """
+
+    tag: T
+    user: UserKey
+    partition: Partition
+    epoch: int
+    offset: int
+    change: Change | None
+    since: float
+    items: ItemIds = msgspec.field(default_factory=lambda: NO_ITEMS)
+    waits: bool = False
+    told: bool = False
+    released: bool = False
+    applied: bool = False
+
+
+class Told(msgspec.Struct, Generic[T], frozen=True, eq=False):
+    """What came of an operation: the history that its request sees (none if it needs none), or why there is none."""
+
+    tag: T
+    came: ItemIds | RequestError | None
+
+
+class Effects(msgspec.Struct, Generic[T], eq=False):
+    """``told``, in the order of each user's records; ``released``: nothing of these can be lost any more."""
+
+    told: list[Told[T]] = msgspec.field(default_factory=list)
+    released: list[T] = msgspec.field(default_factory=list)
+
+
+class Write(msgspec.Struct, frozen=True, eq=False):
+    """Store ``packed`` as chunk ``index`` if the head there is ``expected``; ``whole``: in the place of all chunks.
+
+    ``records``: so many operations are saved by it; ``stored``: items in the store afterwards.
+    """
+
+    user: UserKey
+    expected: bytes
+    head: bytes
+    whole: bool
+    index: int
+    packed: bytes
+    held: bool
+    records: int
+    stored: int
+
+
+class Stored(msgspec.Struct, frozen=True, eq=False):
+    """What the store has of a user: ``head`` is empty if nothing."""
+
+    history: History
+    head: bytes
+    chunks: int
+    count: int
