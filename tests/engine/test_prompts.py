@@ -1,5 +1,6 @@
 """From histories to prompts, and what admission refuses."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,21 @@ def test_a_history_over_the_cap_loses_whole_blocks_of_its_oldest(
     assert built.tokens.tolist() == [token for id_ in ids[-kept:] for token in TOKENS[id_]]
     assert built.truncated == (events > 6)
     assert prompts.upper_bound("default", events) == 2 + 2 * kept
+
+
+def test_between_two_cuts_of_a_history_over_the_cap_prompts_begin_alike(
+    prompts: PromptBuilder, catalog: ResidentCatalog
+) -> None:
+    ids = [IDS[event % 3] for event in range(40)]
+    built = [prompts.build("default", {}, history(*ids[:events]), catalog).tokens[:-1] for events in range(1, 40)]
+    grew = [later[: len(one)].tobytes() == one.tobytes() for one, later in pairwise(built)]
+    assert [events for events, same in enumerate(grew, 2) if not same] == list(range(7, 40, MODEL.history_drop))
+
+
+def test_the_common_beginning_ends_at_the_first_slot(prompts: PromptBuilder, catalog: ResidentCatalog) -> None:
+    assert prompts.build("default", {}, history(7), catalog).common == 1
+    assert prompts.build("framed", {"hour": 13, "region": "south"}, history(7), catalog).common == 1
+    assert prompts.build("bare", {}, history(7), catalog).common == 0
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,7 @@ def test_after_ten_thousand_mixed_requests_with_injected_faults_every_lease_is_b
 ) -> None:
     """The device's part is left out, but for its faults."""
     engine = engine_on(directory, context_pages=24)
+    users = [f"user {number}" for number in range(30)]
     random = np.random.default_rng(11)
     hidden = torch.zeros(16, MODEL.hidden)
 
@@ -182,6 +183,7 @@ def test_after_ten_thousand_mixed_requests_with_injected_faults_every_lease_is_b
             score=str(random.choice(("level", "vocab"))),
             template=str(random.choice(("default", "default", "bare", "nowhere"))),
             catalog=(None, "v1", "gone")[random.integers(3)],
+            session=str(random.choice(users)) if random.random() < 0.7 else None,
         )
 
     seen, outcomes = 0, {"ok": 0, "refused": 0, "raised": 0}
@@ -190,6 +192,8 @@ def test_after_ten_thousand_mixed_requests_with_injected_faults_every_lease_is_b
         if seen < 10_000 and len(running) < 3:
             requests = [some_request() for _ in range(int(random.integers(1, 40)))]
             seen += len(requests)
+            engine.forget(str(random.choice(users)))
+            engine.drop(str(random.choice(users)).__eq__)
             try:
                 running.append(engine.submit(requests))
             except ZeroDivisionError:
@@ -200,6 +204,10 @@ def test_after_ten_thousand_mixed_requests_with_injected_faults_every_lease_is_b
                 assert isinstance(answer, (RecallResult, RequestError))
     assert sum(outcomes.values()) == seen
     assert min(outcomes.values()) > 100
-    assert engine.stats()["context_pages_high_water"] == 24
+    stats = engine.stats()
+    assert stats["context_pages_high_water"] == 24
+    assert min(stats[figure] for figure in ("session_hits", "session_evictions", "session_pages")) > 5
+    assert (stats["context_leases"], stats["context_pages_used"]) == (0, stats["session_pages"])
+    engine.drop(lambda _: True)
     assert_pool_is_whole(engine)
     assert engine.catalogs._slots["v1"].pins == 0  # noqa: SLF001
