@@ -34,7 +34,6 @@ class FleetQuarantine:
         pointer = self.publisher.pointer(model)
         record = Condemnation(version, reason, message, pointer.generation if pointer else 0, self._now(), by)
         self.client.hset(self.keys.quarantine, version, msgspec.json.encode(record))
-        self.client.hdel(self.keys.released, version)
         return self.retreat(model)
 
     def retreat(self, model: str) -> Pointer | None:
@@ -49,11 +48,16 @@ class FleetQuarantine:
 
         Raises CatalogError ``not_quarantined`` if neither the fleet nor an instance has condemned it.
         """
+        status = self.publisher.status()
         found = self.client.hdel(self.keys.quarantine, version)
-        if not found and not any(version in ack.condemned for ack in self.publisher.status().acks):
+        if not found and not any(version in ack.condemned for ack in status.acks):
             raise CatalogError("not_quarantined", f"version {version} is not quarantined")
+        # as late as everything that an instance can have condemned it under, whatever Redis's clock did meanwhile
         seconds, microseconds = self.client.time()
-        self.client.hset(self.keys.released, version, str(int(seconds) * 1000 + int(microseconds) // 1000))
+        generations = [pointer.generation for pointer in status.pointers.values()]
+        generations += [pin.generation for pin in status.pins.values()]
+        latest = max([int(seconds) * 1000 + int(microseconds) // 1000, *generations])
+        self.client.hset(self.keys.released, version, str(latest))
 
     @staticmethod
     def _now() -> int:

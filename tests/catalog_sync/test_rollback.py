@@ -97,6 +97,22 @@ def test_the_bad_version_is_not_taken_up_again_until_it_is_released(fleet: Fleet
         assert caught.value.reason == "not_quarantined"
 
 
+def test_a_release_counts_though_the_clock_of_redis_went_back(fleet: Fleet) -> None:
+    quarantine = FleetQuarantine(fleet.redis, fleet.keys, fleet.publisher)
+    with fleet.watcher() as watcher:
+        first, _ = two_versions(fleet, watcher)
+        ahead = first.generation + 3_600_000
+        fleet.redis.hset(fleet.keys.current(MODEL), "generation", ahead)
+        bad = fleet.publish(range(30))
+        assert bad.generation == ahead + 1
+        eventually(lambda: fleet.store.active == bad.version and watcher.snapshot().state == "current")
+        answer(watcher, bad.version, items=0)
+        eventually(lambda: bad.version in ack_of(fleet).condemned)
+        quarantine.release(bad.version)
+        fleet.publisher.activate(bad.version)
+        eventually(lambda: fleet.store.active == bad.version)
+
+
 def test_the_next_good_version_is_served_as_ever(fleet: Fleet) -> None:
     with fleet.watcher() as watcher:
         _, second = two_versions(fleet, watcher)
