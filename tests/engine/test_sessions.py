@@ -238,7 +238,7 @@ class Sessions(RuleBasedStateMachine):
         user=st.sampled_from([None, "a", "b", "c"]),
         seed=st.integers(0, 1),
         common=st.sampled_from([0, 100, 128, 256]),
-        same=st.integers(256, 500),
+        same=st.integers(60, 500),
         length=st.integers(1, 500),
     )
     def begin(self, user: str | None, seed: int, common: int, same: int, length: int) -> None:
