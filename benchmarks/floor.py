@@ -73,19 +73,27 @@ class FloorBench:
         shape = case.shape
         prefill, prefill_library = self._attention(self._prefill_queries(case), case, causal=True)
         decode = [self._attention(self._decode_queries(case, width), case, causal=False) for width in case.widths[:-1]]
-        moved = (case.tokens + sum(case.step_rows)) * (
-            _HIDDEN_PASSES * shape.hidden + _INNER_PASSES * shape.inner
-        ) * self.dtype.itemsize  # fmt: skip
         return Floor(
             prefill_products=shape.layers * self._layer(case, case.tokens),
             prefill_attention=shape.layers * prefill,
             decode_products=shape.layers * sum(self._layer(case, rows) for rows in case.step_rows),
             decode_attention=shape.layers * sum(time for time, _ in decode),
             head=sum(self.product_ms(product, "bf16") for product in heads(case)),
-            elementwise=shape.layers * moved / self.copy_bytes_per_ms,
+            elementwise=self._elementwise(case, case.tokens + sum(case.step_rows)),
             backends=(prefill_library.name, *(library.name for _, library in decode)),
             kinds={str(product): self.fastest(product, case.precision) for product in layer_products(case)},
         )
+
+    def continued(self, case: Case, new: int, floor: Floor) -> float:
+        """Milliseconds of a batch of which only the last ``new`` tokens of each context are computed, the rest being
+        there. ``floor``: of the whole case.
+        """
+        shape, rows = case.shape, case.batch * new
+        queries = self._random(case.batch, shape.kv_heads, new * shape.heads // shape.kv_heads, shape.head_dim)
+        attention, _ = self._attention(queries, case, causal=False)
+        prefill = shape.layers * (self._layer(case, rows) + attention)
+        decode = floor.decode_products + floor.decode_attention + floor.head
+        return prefill + decode + self._elementwise(case, rows + sum(case.step_rows))
 
     def chained(self, case: Case, floor: Floor, runs: int, flattened: Flattened | None = None) -> Timing:
         """The kernels that ``floor`` chose, in an engine's order, in one graph; decode attention is ``flattened``'s."""
@@ -123,6 +131,11 @@ class FloorBench:
         if (product, kind) not in self._products:
             self._products[product, kind] = kernel_ms(self._call(product, kind), self.device)
         return self._products[product, kind]
+
+    def _elementwise(self, case: Case, rows: int) -> float:
+        shape = case.shape
+        moved = rows * (_HIDDEN_PASSES * shape.hidden + _INNER_PASSES * shape.inner) * self.dtype.itemsize
+        return shape.layers * moved / self.copy_bytes_per_ms
 
     def _layer(self, case: Case, rows: int) -> float:
         products = [(rows, out, inputs) for out, inputs in case.shape.products]
