@@ -114,10 +114,17 @@ class Asked:
     tokens: int
     deadline: float = float("inf")
     started: float | None = None
+    priority: int = 5
+    caller: str = ""
+    run_key: None = None
 
     @property
     def admitted(self) -> float:
         return self.due
+
+    @property
+    def asked(self) -> RecallRequest:
+        return self.request
 
 
 @dataclass(slots=True)

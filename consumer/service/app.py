@@ -21,6 +21,7 @@ from engine.errors import ModelError, RecallstreamError
 
 if TYPE_CHECKING:
     from consumer.service.tracing import OpenTelemetryTracer
+    from consumer.serving.cost_model import Prior
     from consumer.serving.errands import Errands
     from engine.model.spec import ModelSpec
     from engine.recall_engine import RecallEngine
@@ -106,6 +107,9 @@ def run(settings: ServiceSettings, expose: Expose) -> None:
             batch=settings.batch,
             limits=settings.wire,
             defaults=settings.recall,
+            load=settings.load,
+            prior=_prior(engine, settings),
+            catalogs=engine.catalogs,
             active_catalog=lambda: engine.catalogs.active,
             errands=errands,
             answered=watcher.observe,
@@ -159,6 +163,16 @@ def _wait_for_catalog(engine: "RecallEngine", errands: "Errands") -> None:
             errand.answers.set_result(Attempt(engine, errand.requests, lambda _: None).answers())
         else:
             time.sleep(CATALOG_POLL_S)
+
+
+def _prior(engine: "RecallEngine", settings: ServiceSettings) -> "Prior":
+    """What a batch takes on this device, before one was measured."""
+    import torch
+
+    from consumer.serving.prior import prior_of
+
+    device = torch.cuda.get_device_name(engine.device) if engine.device.type == "cuda" else "cpu"
+    return prior_of(engine.spec, device, fp8=settings.engine.precision == "fp8")
 
 
 def _warm_up(engine: "RecallEngine", settings: ServiceSettings) -> None:

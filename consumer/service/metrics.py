@@ -10,12 +10,14 @@ from typing import Literal, get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from consumer.service.histogram import BeforeCollect, BulkHistogram
-from consumer.serving.observer import CloseReason, Rebalance, Stage
+from consumer.serving.load_settings import Step
+from consumer.serving.observer import CloseReason, Reason, Rebalance, Stage
 from consumer.wire.reply import Status
 from engine.errors import ErrorCode
 
 LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
 REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+ERRORS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0)
 TOKENS = (128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
 # They double the number of series, and nobody asks for them.
@@ -76,6 +78,21 @@ class Metrics:
         self.reply_errors = self._counter(
             "reply_errors_total", "Replies that are not ok, by error code.", code=ERROR_CODES
         )
+        self.in_time = self._counter(
+            "answers_in_time_total", "Replies with items that the broker confirmed before their deadline: goodput."
+        )
+        self.turned_away = self._counter(
+            "turned_away_total",
+            "Requests not served because they could not be answered in time: too much was waiting (late), or their "
+            "caller had more than its share (quota).",
+            reason=get_args(Reason),
+        )
+        self.degraded = self._counter(
+            "degraded_total", "Replies with items for which something was given up, by what.", step=get_args(Step)
+        )
+        self.coalesced = self._counter(
+            "coalesced_total", "Requests answered by the run of a newer one of the same user."
+        )
         self.expired = self._counter(
             "expired_total", "Requests whose deadline passed, by the stage that noticed.", stage=get_args(Stage)
         )
@@ -103,6 +120,11 @@ class Metrics:
         self.batch_requests = self._histogram("batch_requests", "Requests of a batch.", REQUESTS)
         self.batch_tokens = self._histogram("batch_tokens", "Context tokens of a batch, estimated.", TOKENS)
         self.batch_seconds = self._histogram("batch_seconds", "Time of a batch in the engine.", LATENCY_S)
+        self.batch_error = self._histogram(
+            "batch_prediction_error",
+            "How far a batch's time was from its prediction, as a share of that time.",
+            ERRORS,
+        )
         self.failed_batches = self._counter("failed_batches_total", "Batches that the engine raised for.")
 
         # Kafka.

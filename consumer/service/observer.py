@@ -3,12 +3,12 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Literal, TypeVar
 
 from consumer.service.metrics import DEAD_LETTER_REASONS, ERROR_CODES, OTHER, Metrics
-from consumer.serving.observer import CloseReason, Rebalance, ReplyTimes, Stage
+from consumer.serving.observer import CloseReason, Reason, Rebalance, ReplyTimes, Stage
 from consumer.wire.reply import Status
 
 RECENT_S = 60.0
@@ -51,6 +51,7 @@ class MetricsObserver:
         # What every reply reports is kept and counted by the thousand, or when somebody looks.
         self._ok: deque[ReplyTimes] = deque()
         self._confirmed: deque[float] = deque()
+        self._in_time: deque[None] = deque()
         metrics.before_collect.calls.append(self.flush)
         self.latency_s = Recent(clock)
         self.batch_requests = Recent(clock)
@@ -59,6 +60,7 @@ class MetricsObserver:
         """Count what was kept; from any thread."""
         latency, ok, confirmed = self._metrics.latency, _taken(self._ok), _taken(self._confirmed)
         self._metrics.replies.labels("ok").inc(len(ok))
+        self._metrics.in_time.inc(len(_taken(self._in_time)))
         latency.labels("queue").observe_many([times.queue for times in ok])
         latency.labels("prefill").observe_many([times.prefill for times in ok])
         latency.labels("decode").observe_many([times.decode for times in ok])
@@ -81,11 +83,26 @@ class MetricsObserver:
         self._metrics.batch_tokens.observe(tokens)
         self.batch_requests.add(requests)
 
-    def batch_finished(self, seconds: float) -> None:
+    def batch_finished(self, seconds: float, expected: float) -> None:
         self._metrics.batch_seconds.observe(seconds)
+        if seconds > 0:
+            self._metrics.batch_error.observe(abs(expected - seconds) / seconds)
 
     def batch_failed(self, requests: int) -> None:
         self._metrics.failed_batches.inc()
+
+    def coalesced(self, requests: int) -> None:
+        self._metrics.coalesced.inc(requests)
+
+    def turned_away(self, reason: Reason) -> None:
+        self._metrics.turned_away.labels(reason).inc()
+
+    def degraded(self, steps: Sequence[str]) -> None:
+        for step in steps:
+            self._metrics.degraded.labels(step).inc()
+
+    def in_time(self) -> None:
+        self._in_time.append(None)
 
     def expired(self, stage: Stage) -> None:
         self._metrics.expired.labels(stage).inc()

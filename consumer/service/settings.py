@@ -23,6 +23,7 @@ from pydantic_settings import (
 )
 
 from catalog_sync.settings import CatalogSettings
+from consumer.serving.load_settings import LoadSettings
 from consumer.serving.settings import BatchSettings
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.settings import RecallDefaults, WireLimits
@@ -111,6 +112,9 @@ class ServiceSettings(LayeredSettings):
 
     kafka: KafkaSettings = Field(default_factory=KafkaSettings, description="brokers, topics, consumer group")
     batch: BatchSettings = Field(default_factory=BatchSettings, description="micro-batches, admission, deadlines")
+    load: LoadSettings = Field(
+        default_factory=LoadSettings, description="what happens when not all can be answered in time"
+    )
     recall: RecallDefaults = Field(default_factory=RecallDefaults, description="what a request gets that does not say")
     wire: WireLimits = Field(default_factory=WireLimits, description="what a record may hold")
     engine: EngineSettings = Field(description="the model and where it runs")

@@ -12,6 +12,8 @@ from consumer.service.metrics import Metrics
 from consumer.service.observer import MetricsObserver
 from consumer.service.progress import PartitionState, StallDetector
 from consumer.service.settings import ServiceSettings, redacted
+from consumer.serving.load_settings import Step
+from consumer.serving.observer import Reason
 from consumer.serving.snapshot import ServingSnapshot
 from consumer.wire.reply import Status
 
@@ -115,6 +117,7 @@ class ServiceStatus:
                 "max_requests": max_requests,
                 "fill": None if mean is None else mean / max_requests,
             },
+            "load": self._load(),
             "latency_ms": {name: _milliseconds(latency.percentile(at)) for name, at in (("p50", 50), ("p99", 99))},
             "catalog": self._catalog(),
             "engine": self.engine.stats() if self.engine else {},
@@ -202,6 +205,18 @@ class ServiceStatus:
                 }
                 for partition in partitions
             ],
+        }
+
+    def _load(self) -> Mapping[str, Any]:
+        """``step``: how far down the ladder of ``load.degrade`` batches are made now."""
+        serving, count = self.serving.snapshot() if self.serving else None, self.metrics.count
+        return {
+            "step": serving.step if serving else 0,
+            "prediction_errors": dict(serving.prediction_errors) if serving else {},
+            "answers_in_time": count("answers_in_time_total"),
+            "turned_away": {reason: count("turned_away_total", reason=reason) for reason in get_args(Reason)},
+            "degraded": {step: count("degraded_total", step=step) for step in get_args(Step)},
+            "coalesced": count("coalesced_total"),
         }
 
     def _catalog(self) -> Mapping[str, Any]:

@@ -3,16 +3,19 @@
 import threading
 from collections.abc import Callable, Sequence
 
-from consumer.serving.batcher import Batch, Batcher, EngineTime
+from consumer.serving.batcher import Batch, Batcher, TurnedAway
+from consumer.serving.cost_model import UNKNOWN, CostModel
 from consumer.serving.errands import Errand, Errands
 from consumer.serving.in_flight import InFlight
+from consumer.serving.load_settings import LoadSettings
 from consumer.serving.settings import BatchSettings
 
 _DONE_POLL_S = 0.00025
 
 
 class BatchQueue:
-    """``expired`` is called with every request that waited past its deadline, from whichever thread noticed.
+    """``expired`` is called with every request that waited past its deadline, from whichever thread noticed, and
+    ``turned_away`` with those that cannot be answered in time.
 
     An errand that waits goes before the next batch and changes nothing about it.
     """
@@ -23,9 +26,14 @@ class BatchQueue:
         clock: Callable[[], float],
         expired: Callable[[Sequence[InFlight]], None],
         errands: Errands,
+        *,
+        load: LoadSettings | None = None,
+        costs: CostModel | None = None,
+        turned_away: Callable[[Sequence[TurnedAway[InFlight]]], None] = lambda _: None,
     ) -> None:
-        self.engine_time = EngineTime()
-        self._batcher: Batcher[InFlight] = Batcher(settings, self.engine_time)
+        self.costs = costs or CostModel(UNKNOWN)
+        self._batcher: Batcher[InFlight] = Batcher(settings, load or LoadSettings(), self.costs)
+        self._turned_away = turned_away
         self._clock = clock
         self._expired = expired
         self._changed = threading.Condition()
@@ -41,11 +49,25 @@ class BatchQueue:
         """Context tokens that wait."""
         return self._batcher.tokens
 
+    @property
+    def step(self) -> int:
+        """How far down the ladder the last batch was made."""
+        return self._batcher.step
+
+    def busy_until(self, moment: float) -> None:
+        """The engine will have done what it has by then, as predicted."""
+        with self._changed:
+            self._batcher.busy_until = moment
+
     def add(self, items: Sequence[InFlight]) -> None:
         """Queue requests that were read together, so that an idle engine takes them together."""
         with self._changed:
             for item in items:
                 self._batcher.add(item)
+            now = self._clock()
+            self._drop_late(now)
+            self._batcher.relieve(now)
+            self._dismiss()
             self._changed.notify()
 
     def next(self, *, idle: bool) -> Batch[InFlight] | Errand | None:
@@ -55,9 +77,10 @@ class BatchQueue:
                 if errand := self._errands.take():
                     return errand
                 now = self._clock()
-                if late := self._batcher.expire(now):
-                    self._expired(late)
-                if batch := self._batcher.take(now, idle=idle):
+                self._drop_late(now)
+                batch = self._batcher.take(now, idle=idle)
+                self._dismiss()
+                if batch:
                     return batch
                 self._changed.wait(self._batcher.due_in(now))
             return None
@@ -72,18 +95,19 @@ class BatchQueue:
                 if errand := self._errands.take():
                     return errand
                 now = self._clock()
-                if late := self._batcher.expire(now):
-                    self._expired(late)
-                if (self._batcher.full or now >= until) and (batch := self._batcher.take(now, idle=True)):
-                    return batch
+                self._drop_late(now)
+                if self._batcher.full or now >= until:
+                    batch = self._batcher.take(now, idle=True)
+                    self._dismiss()
+                    if batch:
+                        return batch
                 self._changed.wait(_DONE_POLL_S)
             return None
 
     def sweep(self) -> float | None:
         """Drop what has expired. Returns the tightest deadline that is left."""
         with self._changed:
-            if late := self._batcher.expire(self._clock()):
-                self._expired(late)
+            self._drop_late(self._clock())
             return self._batcher.next_deadline()
 
     def remove(self, unwanted: Callable[[InFlight], bool]) -> list[InFlight]:
@@ -96,6 +120,14 @@ class BatchQueue:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+    def _drop_late(self, now: float) -> None:
+        if late := self._batcher.expire(now):
+            self._expired(late)
+
+    def _dismiss(self) -> None:
+        if gone := self._batcher.turned_away():
+            self._turned_away(gone)
 
     def _wake(self) -> None:
         with self._changed:

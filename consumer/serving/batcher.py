@@ -1,61 +1,82 @@
 """Gathers admitted requests into micro-batches. Pure: the caller brings the time and the lock."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Generic, Protocol, TypeVar
+from typing import Generic
 
+from consumer.serving.coalesce import shared, sharing
+from consumer.serving.compose import Draft, Situation, compose
+from consumer.serving.cost_model import NO_WORK, CostModel, Work
 from consumer.serving.deadlines import DeadlineHeap
+from consumer.serving.ladder import Ladder, Variant
+from consumer.serving.load_settings import LoadSettings, Step
 from consumer.serving.observer import CloseReason
+from consumer.serving.order import T, UrgencyOrder, Waiting
+from consumer.serving.pace import Pace
+from consumer.serving.quotas import Loser, losers
 from consumer.serving.settings import BatchSettings
+from engine.request import RecallRequest, Score
 
 _SMOOTHING = 0.2
 
 
-class Queued(Protocol):
-    """A request as the batcher sees it: context ``tokens``, and its times in seconds on the monotonic clock."""
+@dataclass(frozen=True, slots=True)
+class Run(Generic[T]):
+    """One request of a batch as it goes to the engine, and whom its answer serves."""
 
-    @property
-    def tokens(self) -> int: ...
-    @property
-    def admitted(self) -> float: ...
-    @property
-    def deadline(self) -> float: ...
-
-
-T = TypeVar("T", bound=Queued)
+    items: tuple[T, ...]
+    request: RecallRequest
+    given_up: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[T]):
-    """Requests that go to the engine together, oldest first."""
+    """Requests that go to the engine together, the most urgent first. ``seconds``: expected, in the engine."""
 
-    items: tuple[T, ...]
+    runs: tuple[Run[T], ...]
     tokens: int
     reason: CloseReason
+    mode: Score
+    work: Work
+    seconds: float
+
+    @property
+    def items(self) -> tuple[T, ...]:
+        """All that it answers."""
+        return tuple(item for run in self.runs for item in run.items)
 
 
-class EngineTime:
-    """Running mean of the seconds that a batch takes in the engine."""
+@dataclass(frozen=True, slots=True)
+class TurnedAway(Generic[T]):
+    """A request that cannot be answered in time. ``quota``: because its caller has more than its share."""
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def observe(self, seconds: float) -> None:
-        self.seconds += (seconds - self.seconds) * (_SMOOTHING if self.seconds else 1.0)
+    item: T
+    quota: bool
 
 
 class Batcher(Generic[T]):
-    """First in, first out. The window is anchored at the oldest waiting request, not at the batch before it."""
+    """Earliest slack first, within priority. The window is anchored at the oldest waiting request.
 
-    def __init__(self, settings: BatchSettings, engine_time: EngineTime) -> None:
-        self._settings = settings
-        self._engine_time = engine_time
-        self._queue: dict[int, T] = {}
-        self._deadlines = DeadlineHeap()
-        self._keys = itertools.count()
+    ``busy_until``: when the engine will have done what it has, as predicted; the caller keeps it.
+    """
+
+    def __init__(self, settings: BatchSettings, load: LoadSettings, costs: CostModel) -> None:
+        self.busy_until = 0.0
+        self.step = 0
         self.tokens = 0
+        self._settings, self._load = settings, load
+        self._costs, self._pace, self._ladder = costs, Pace(costs, settings), Ladder(load)
+        self._queue: dict[int, Waiting[T]] = {}
+        self._order: UrgencyOrder[T] = UrgencyOrder()
+        self._runs: dict[Hashable, dict[int, Waiting[T]]] = {}
+        self._deadlines = DeadlineHeap()
+        self._work: dict[Score, Work] = {}
+        self._keys = itertools.count()
+        self._turned_away: list[TurnedAway[T]] = []
+        self._pressed_until = 0.0
+        self._longest = 0.0
+        self._typical = 0.0
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -67,23 +88,38 @@ class Batcher(Generic[T]):
 
     def add(self, item: T) -> None:
         key = next(self._keys)
-        self._queue[key] = item
+        waiting = Waiting(item, key, self._ladder)
+        mode, work = waiting.mode, waiting.variant(0).work
+        self._longest = max(self._longest if self._queue else 0.0, item.deadline - item.admitted)
+        self._queue[key] = waiting
+        self._order.add(waiting, self._pace.batch(mode, work))
         self._deadlines.add(key, item.deadline)
+        if item.run_key is not None:
+            self._runs.setdefault(item.run_key, {})[key] = waiting
+        self._work[mode] = self._work.get(mode, NO_WORK) + work
         self.tokens += item.tokens
+
+    def relieve(self, now: float) -> None:
+        """Turn away what cannot be answered in time beside what came with it. After requests were added."""
+        self._turn_away(self._foresee(now), now)
+
+    def turned_away(self) -> list[TurnedAway[T]]:
+        """What was turned away since this was last asked."""
+        gone, self._turned_away = self._turned_away, []
+        return gone
 
     def take(self, now: float, *, idle: bool) -> Batch[T] | None:
         """The next batch if it is due. ``idle``: the engine has nothing to do, so waiting would gain nothing."""
         reason = self._due(now, idle)
         if reason is None:
             return None
-        keys: list[int] = []
-        tokens, most = 0, self._settings.max_tokens
-        for key, item in islice(self._queue.items(), self._settings.max_requests):
-            if keys and tokens + item.tokens > most:
-                break
-            keys.append(key)
-            tokens += item.tokens
-        return Batch(tuple(self._remove(keys)), tokens, reason)
+        self._turn_away(self._foresee(now), now)
+        start = max(now, self.busy_until)
+        pressed = self.step > 0 or now < self._pressed_until
+        situation = Situation(start, self.busy_until <= now, self.step, self._ladder.last, pressed)
+        draft = compose(self._order, situation, self._pace, self._settings)
+        self._turn_away([Loser(waiting, quota=False) for waiting in draft.hopeless], now)
+        return self._batch(draft, reason) if draft.chosen else None
 
     def due_in(self, now: float) -> float | None:
         """Seconds until the next batch is due by its window or a deadline; None while nothing waits."""
@@ -105,7 +141,99 @@ class Batcher(Generic[T]):
 
     def remove(self, unwanted: Callable[[T], bool]) -> list[T]:
         """Remove and return the waiting requests that ``unwanted`` picks."""
-        return self._remove([key for key, item in self._queue.items() if unwanted(item)])
+        return self._remove([key for key, waiting in self._queue.items() if unwanted(waiting.item)])
+
+    # --- what can be done in time ---------------------------------------------------------------------------------
+
+    def _foresee(self, now: float) -> list[Loser[T]]:
+        """Choose the first step of the ladder at which nobody loses, else the last one; who loses there."""
+        self.step, lost = 0, list[Loser[T]]()
+        start = max(now, self.busy_until)
+        if self._all_in_time(start, now):
+            return lost
+        for step in range(self._ladder.last + 1):
+            self.step = step
+            lost = losers(self._order, start, self._parts(step), self._due_at(now), self._load.shares)
+            if not lost:
+                break
+        if self.busy_until <= now and len(lost) == len(self._queue):  # an idle engine tries
+            lost.remove(min(lost, key=lambda each: each.waiting.rank))
+        return lost
+
+    def _all_in_time(self, start: float, now: float) -> bool:
+        """Quickly and carefully: even the tightest deadline lies behind all the work."""
+        tightest = self.next_deadline()
+        if tightest is None:
+            return True
+        batches = -(-len(self._queue) // self._settings.max_requests) + self.tokens // self._settings.max_tokens
+        seconds = sum(
+            self._pace.batch(mode, work) + (batches - 1) * self._pace.batch(mode, NO_WORK)
+            for mode, work in self._work.items()
+        )
+        return start + seconds <= tightest - self._load.headroom * self._longest - self._grain(now)
+
+    def _parts(self, step: int) -> Callable[[Waiting[T]], float]:
+        """Seconds of a request at this step; of those that share a run the first counts."""
+        seen: set[Hashable] = set()
+
+        def seconds(waiting: Waiting[T]) -> float:
+            key = waiting.item.run_key
+            if key is not None:
+                if key in seen:
+                    return 0.0
+                seen.add(key)
+            return self._pace.part(waiting.mode, waiting.variant(step))
+
+        return seconds
+
+    def _due_at(self, now: float) -> Callable[[Waiting[T]], float]:
+        headroom, grain = self._load.headroom, self._grain(now)
+        return lambda waiting: (
+            waiting.item.deadline - headroom * (waiting.item.deadline - waiting.item.admitted) - grain
+        )
+
+    def _grain(self, now: float) -> float:
+        """Where time is short batches are full, and the first of a batch waits for its last."""
+        return self._typical if now < self._pressed_until else 0.0
+
+    def _turn_away(self, lost: Sequence[Loser[T]], now: float) -> None:
+        if not self._load.turn_away or not lost:
+            return
+        self._pressed_until = max(self._pressed_until, *(each.waiting.item.deadline for each in lost))
+        self._turned_away += [TurnedAway(each.waiting.item, each.quota) for each in lost]
+        self._remove([each.waiting.key for each in lost])
+
+    # --- the batch ------------------------------------------------------------------------------------------------
+
+    def _batch(self, draft: Draft[T], reason: CloseReason) -> Batch[T]:
+        runs: list[Run[T]] = []
+        for waiting, variant in draft.chosen:
+            served = self._served_with(waiting)
+            if len(served) > 1:
+                variant = self._shared(served, variant)
+            runs.append(Run(tuple(each.item for each in served), variant.request, variant.given_up))
+            self._remove([each.key for each in served])
+        mode = draft.chosen[0][0].mode
+        seconds = self._costs.predict(mode, draft.work)
+        self._typical += _SMOOTHING * (seconds - self._typical)
+        return Batch(tuple(runs), draft.tokens, reason, mode, draft.work, seconds)
+
+    def _served_with(self, waiting: Waiting[T]) -> list[Waiting[T]]:
+        """Those that the answer to the newest of this run serves, oldest first."""
+        if waiting.item.run_key is None:
+            return [waiting]
+        group = list(self._runs[waiting.item.run_key].values())
+        served = [group[at] for at in sharing([each.item.asked for each in group])]
+        return served if waiting in served else [waiting]
+
+    def _shared(self, served: Sequence[Waiting[T]], instead_of: Variant) -> Variant:
+        """The newest one, as far down the ladder as ``instead_of``."""
+        request, tokens = shared([each.item.asked for each in served]), served[-1].item.tokens
+        for step in range(self._ladder.last + 1):
+            variant = self._ladder.variant(request, tokens, step)
+            if len(variant.given_up) >= len(instead_of.given_up):
+                break
+        return variant
 
     def _due(self, now: float, idle: bool) -> CloseReason | None:
         if not self._queue:
@@ -121,15 +249,27 @@ class Batcher(Generic[T]):
         return "deadline" if now >= self._latest_start() else None
 
     def _window_end(self) -> float:
-        return next(iter(self._queue.values())).admitted + self._settings.window_ms / 1000
+        return next(iter(self._queue.values())).item.admitted + self._settings.window_ms / 1000
 
     def _latest_start(self) -> float:
-        """When the engine must start to meet the tightest deadline."""
+        """When the engine must start on all that waits to meet the tightest deadline."""
         tightest = self.next_deadline()
-        return float("inf") if tightest is None else tightest - self._engine_time.seconds
+        if tightest is None:
+            return float("inf")
+        return tightest - sum(self._pace.surely(mode, work) for mode, work in self._work.items())
 
-    def _remove(self, keys: Sequence[int]) -> list[T]:
+    def _remove(self, keys: Iterable[int]) -> list[T]:
         removed = [self._queue.pop(key) for key in keys]
-        self._deadlines.discard(keys)
-        self.tokens -= sum([item.tokens for item in removed])
-        return removed
+        self._deadlines.discard(waiting.key for waiting in removed)
+        for waiting in removed:
+            self._order.remove(waiting)
+            self._work[waiting.mode] -= waiting.variant(0).work
+            self.tokens -= waiting.item.tokens
+            run = waiting.item.run_key
+            if run is not None:
+                del self._runs[run][waiting.key]
+                if not self._runs[run]:
+                    del self._runs[run]
+        if not self._queue:
+            self._work.clear()
+        return [waiting.item for waiting in removed]

@@ -75,6 +75,10 @@ class Prior:
         return np.array([self.batch, self.token, self.token_key, self.row, self.row_key])
 
 
+UNKNOWN = Prior(0.005, 1e-5, 1e-9, 1e-5, 1e-9)
+"""Of a small model on a few CPU cores; the first batch corrects it."""
+
+
 class CostModel:
     """A line over ``Work`` for each score mode."""
 

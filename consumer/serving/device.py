@@ -5,12 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from consumer.serving.batch_queue import BatchQueue
-from consumer.serving.batcher import Batch
+from consumer.serving.batcher import Batch, Run
+from consumer.serving.coalesce import cut
 from consumer.serving.errands import Errand
 from consumer.serving.in_flight import InFlight, Outcome
 from consumer.serving.observer import ServingObserver
 from consumer.serving.recaller import Answer, Attempt, Recaller
-from engine.request import RecallRequest
+from engine.request import RecallRequest, RecallResult
 
 BATCHES_IN_ENGINE = 2
 """One runs; the other is there when it ends, so that the device never waits for the host."""
@@ -32,6 +33,7 @@ class _Running:
     work: Batch[InFlight] | Errand
     attempt: Attempt
     started: float
+    expected: float
 
 
 class DeviceLoop:
@@ -72,21 +74,25 @@ class DeviceLoop:
         if not self._in_engine:
             return self._queue.next(idle=self._idle)
         running = self._in_engine[0]
-        expected = GATHERING_SHARE * self._queue.engine_time.seconds
-        return self._queue.next_beside(max(running.started, self._freed) + expected, lambda: running.attempt.done)
+        gathering = GATHERING_SHARE * running.expected
+        return self._queue.next_beside(max(running.started, self._freed) + gathering, lambda: running.attempt.done)
 
     def _start(self, work: Batch[InFlight] | Errand) -> None:
         started = self._clock()
         if isinstance(work, Errand):
-            requests = work.requests
+            requests, expected = work.requests, 0.0
         else:
-            self._observer.batch_closed(len(work.items), work.tokens, work.reason)
-            self.running += len(work.items)
-            for item in work.items:
+            items, expected = work.items, work.seconds
+            self._observer.batch_closed(len(items), work.tokens, work.reason)
+            if len(items) > len(work.runs):
+                self._observer.coalesced(len(items) - len(work.runs))
+            self.running += len(items)
+            for item in items:
                 item.started = started
-            requests = [item.request for item in work.items if item.request is not None]
+            requests = [run.request for run in work.runs]
         attempt = Attempt(self._engine, requests, self._observer.batch_failed)
-        self._in_engine.append(_Running(work, attempt, started))
+        self._in_engine.append(_Running(work, attempt, started, expected))
+        self._foretell()
 
     def _finish(self, running: _Running) -> None:
         answers = running.attempt.answers()
@@ -96,11 +102,27 @@ class DeviceLoop:
         if isinstance(running.work, Errand):
             running.work.answers.set_result(answers)
             return
-        items = running.work.items
-        self._queue.engine_time.observe(seconds)
-        self._observer.batch_finished(seconds)
-        self.running -= len(items)
-        for item, answer in zip(items, answers, strict=True):
-            self._answer(Outcome(item, answer, "recall"))
-        self._answered([item.request for item in items if item.request is not None], answers)
+        batch = running.work
+        self._queue.costs.observe(batch.mode, batch.work, seconds)
+        self._foretell()
+        self._observer.batch_finished(seconds, running.expected)
+        self.running -= len(batch.items)
+        for run, answer in zip(batch.runs, answers, strict=True):
+            for item in run.items:
+                self._answer(Outcome(item, _part(answer, item, run), "recall", run.given_up))
+        self._answered([run.request for run in batch.runs], answers)
         self._idle = not len(self._queue)
+
+    def _foretell(self) -> None:
+        """Tell the queue when the engine will be free."""
+        until = self._freed
+        for running in self._in_engine:
+            until = max(until, running.started) + running.expected
+        self._queue.busy_until(until)
+
+
+def _part(answer: Answer, item: InFlight, run: Run[InFlight]) -> Answer:
+    """What one of those that share a run gets of its answer."""
+    if len(run.items) == 1 or not isinstance(answer, RecallResult):
+        return answer
+    return cut(answer, item.asked.top_k)

@@ -1,5 +1,8 @@
 """One record on its way through the service, from its delivery to the confirmation of all that it causes."""
 
+from collections.abc import Hashable, Sequence
+from typing import cast
+
 import msgspec
 
 from consumer.serving.offsets import Ticket
@@ -20,8 +23,8 @@ class InFlight(msgspec.Struct, eq=False):
     """Times are seconds on the monotonic clock; ``started`` is when the engine took it, none before.
 
     ``reply_topic`` is none where no reply can be addressed; ``identity`` (``repeats.py``) is the name under which its
-    reply is kept. ``awaiting`` counts sends that are not confirmed and, with
-    ``dead_lettered``, belongs to the reply thread.
+    reply is kept. ``priority``, ``caller`` and ``run_key`` are for the batcher. ``awaiting`` counts sends that are not
+    confirmed and, with ``dead_lettered``, belongs to the reply thread.
     """
 
     record: SourceRecord
@@ -34,6 +37,9 @@ class InFlight(msgspec.Struct, eq=False):
     identity: bytes | None = None
     request: RecallRequest | None = None
     tokens: int = 0
+    priority: int = 5
+    caller: str = ""
+    run_key: Hashable | None = None
     started: float | None = None
     trace: RequestTrace | None = None
     awaiting: int = 0
@@ -45,13 +51,23 @@ class InFlight(msgspec.Struct, eq=False):
         record = self.record
         self.size = record_size(record.key, record.value, record.headers)
 
+    @property
+    def asked(self) -> RecallRequest:
+        """The request of one that was queued."""
+        return cast(RecallRequest, self.request)
+
 
 class Outcome(msgspec.Struct, frozen=True, eq=False):
-    """What a record comes to: an answer to be sent, and for a bad record the stage that found it bad."""
+    """What a record comes to: an answer to be sent, and for a bad record the stage that found it bad.
+
+    ``degraded``: what was given up for it; ``age_s``: of an answer that was made before, in seconds.
+    """
 
     item: InFlight
     answer: Answer
     stage: str
+    degraded: Sequence[str] = ()
+    age_s: float | None = None
 
 
 class Repeat(msgspec.Struct, frozen=True, eq=False):

@@ -1,5 +1,6 @@
 """What the serving loop reports while it works. Called from its threads: implementations are thread-safe and quick."""
 
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -10,6 +11,9 @@ CloseReason = Literal["idle", "requests", "tokens", "window", "deadline"]
 """Why a batch stopped waiting for more requests."""
 
 Stage = Literal["admission", "queue", "reply"]
+Reason = Literal["late", "quota"]
+"""Why a request is turned away: too much is waiting; another caller's has a better right to what can be served."""
+
 Rebalance = Literal["assigned", "revoked", "lost"]
 
 
@@ -37,11 +41,23 @@ class ServingObserver(Protocol):
     def batch_closed(self, requests: int, tokens: int, reason: CloseReason) -> None:
         """A batch goes to the engine."""
 
-    def batch_finished(self, seconds: float) -> None:
-        """The engine answered a batch."""
+    def batch_finished(self, seconds: float, expected: float) -> None:
+        """The engine answered a batch, after so long; ``expected`` is what was predicted."""
 
     def batch_failed(self, requests: int) -> None:
         """The engine raised for a batch, which is now tried in parts."""
+
+    def coalesced(self, requests: int) -> None:
+        """So many requests are served with another one's run."""
+
+    def turned_away(self, reason: Reason) -> None:
+        """A request is not served, because it could not be answered in time."""
+
+    def degraded(self, steps: Sequence[str]) -> None:
+        """A reply with items says what was given up for it."""
+
+    def in_time(self) -> None:
+        """The broker acknowledged a reply with items before its deadline."""
 
     def expired(self, stage: Stage) -> None:
         """A request's deadline passed, noticed there."""
@@ -84,8 +100,12 @@ class NullObserver:
     def bad_record(self, code: str) -> None: ...
     def clock_skew(self, seconds: float) -> None: ...
     def batch_closed(self, requests: int, tokens: int, reason: CloseReason) -> None: ...
-    def batch_finished(self, seconds: float) -> None: ...
+    def batch_finished(self, seconds: float, expected: float) -> None: ...
     def batch_failed(self, requests: int) -> None: ...
+    def coalesced(self, requests: int) -> None: ...
+    def turned_away(self, reason: Reason) -> None: ...
+    def degraded(self, steps: Sequence[str]) -> None: ...
+    def in_time(self) -> None: ...
     def expired(self, stage: Stage) -> None: ...
     def replied(self, status: Status, code: str | None, times: ReplyTimes) -> None: ...
     def repeated(self) -> None: ...

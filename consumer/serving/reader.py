@@ -2,8 +2,10 @@
 
 import logging
 
+from consumer.serving.coalesce import run_key
 from consumer.serving.deadlines import Moment
 from consumer.serving.in_flight import Denied, InFlight, Outcome, Repeat
+from consumer.serving.load_settings import LoadSettings
 from consumer.serving.offsets import Ticket
 from consumer.serving.recaller import Recaller
 from consumer.serving.repeats import RepeatCache, identity_of
@@ -32,12 +34,14 @@ class RequestReader:
         limits: WireLimits,
         defaults: RecallDefaults,
         repeats: RepeatCache,
+        load: LoadSettings | None = None,
     ) -> None:
         self._engine = engine
         self._reply_topics = reply_topics(kafka)
         self._rules = rules_of(kafka, defaults)
         self._decoder = RequestDecoder(limits)
         self._repeats = repeats
+        self._load = load or LoadSettings()
         self._levels = len(engine.spec.levels)
 
     def read(self, record: SourceRecord, ticket: Ticket, now: Moment) -> InFlight | Outcome | Repeat | Denied:
@@ -88,6 +92,9 @@ class RequestReader:
         self._engine.validate(request)
         item.tokens = self._engine.estimate_tokens(request)
         item.request = request
+        item.priority, label = wire.priority, self._load.share_label
+        item.caller = item.record.topic if label is None else wire.labels.get(label, "")
+        item.run_key = run_key(wire.user_id, request) if self._load.coalesce else None
 
     def _item(
         self, record: SourceRecord, ticket: Ticket, now: Moment, headers: RequestHeaders, addressee: Addressee

@@ -11,11 +11,15 @@ from types import FrameType
 
 from consumer.serving.bad_records import BadRecordLimit
 from consumer.serving.batch_queue import BatchQueue
+from consumer.serving.batcher import TurnedAway
+from consumer.serving.cost_model import UNKNOWN, CostModel, Prior
 from consumer.serving.delivery import delivery_of
 from consumer.serving.device import Answered, DeviceLoop, ignore
 from consumer.serving.errands import Errands
 from consumer.serving.in_flight import InFlight, Outcome
 from consumer.serving.intake import Intake
+from consumer.serving.last_replies import Catalogs, LastReplies
+from consumer.serving.load_settings import LoadSettings
 from consumer.serving.observer import NullObserver, ServingObserver
 from consumer.serving.reader import RequestReader
 from consumer.serving.recaller import Recaller
@@ -29,6 +33,7 @@ from consumer.stream.errors import StreamError
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.settings import RecallDefaults, WireLimits
 from engine.errors import RequestError
+from engine.request import RecallResult
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -46,8 +51,9 @@ class ServingLoop:
     """Serves one engine to one consumer group. Raises StreamError if the settings are refused.
 
     ``active_catalog`` names the version that requests are served from which ask for none; without it, requests that
-    come again go through the engine again. ``errands`` are served between batches; ``answered`` hears of every batch,
-    on the device thread. ``start`` once, then either ``run_until_stopped`` (a process) or ``stop``
+    come again go through the engine again. ``prior``: what a batch takes before one was measured; ``catalogs`` are
+    needed where ``load`` has last replies sent. ``errands`` are served between batches; ``answered`` hears of every
+    batch, on the device thread. ``start`` once, then either ``run_until_stopped`` (a process) or ``stop``
     (from any thread).
     """
 
@@ -59,6 +65,9 @@ class ServingLoop:
         batch: BatchSettings,
         limits: WireLimits,
         defaults: RecallDefaults,
+        load: LoadSettings | None = None,
+        prior: Prior = UNKNOWN,
+        catalogs: Catalogs | None = None,
         active_catalog: Callable[[], str | None] = lambda: None,
         errands: Errands | None = None,
         answered: Answered = ignore,
@@ -76,18 +85,31 @@ class ServingLoop:
         self._stopping = threading.Event()
         self._signals = 0
         self._failure: str | None = None
-        self._queue = BatchQueue(batch, clock, self._answer_expired, errands or Errands())
+        load = load or LoadSettings()
+        self._costs = CostModel(prior)
+        self._queue = BatchQueue(
+            batch,
+            clock,
+            self._answer_expired,
+            errands or Errands(),
+            load=load,
+            costs=self._costs,
+            turned_away=self._answer_turned_away,
+        )
+        self._last_replies = (
+            LastReplies(load, catalogs, clock) if catalogs is not None and "last_reply" in load.degrade else None
+        )
         limit, repeats = BadRecordLimit(batch), RepeatCache(batch, active_catalog, clock)
         writer = ReplyWriter(kafka, self._observer, clock, limit, repeats, tracer)
         publisher, commits = delivery_of(
             kafka, batch, writer, lambda items: self._intake.confirmed(items), self._observer, clock, self._halted
         )
         self._replies = ReplyLoop(publisher)
-        self._device = DeviceLoop(engine, self._queue, self._replies.put, self._observer, clock, answered)
+        self._device = DeviceLoop(engine, self._queue, self._answer_served, self._observer, clock, answered)
         self._intake = Intake(
             kafka,
             batch,
-            RequestReader(engine, kafka, limits, defaults, repeats),
+            RequestReader(engine, kafka, limits, defaults, repeats, load),
             self._queue,
             self._replies.put,
             self._observer,
@@ -153,6 +175,8 @@ class ServingLoop:
             not_ready=self._not_ready(),
             failure=self._failure,
             group=view.group,
+            step=self._queue.step,
+            prediction_errors=dict(self._costs.errors()),
         )
 
     def _halted(self) -> bool:
@@ -226,3 +250,24 @@ class ServingLoop:
             self._observer.expired("queue")
             late = RequestError("expired", "the deadline passed before the engine was free")
             self._replies.put(Outcome(item, late, "queue"))
+
+    def _answer_served(self, outcome: Outcome) -> None:
+        item, answer = outcome.item, outcome.answer
+        if self._last_replies is not None and isinstance(answer, RecallResult):
+            self._last_replies.put(item.addressee.user_id, item.asked, answer)
+        self._replies.put(outcome)
+
+    def _answer_turned_away(self, gone: Sequence[TurnedAway[InFlight]]) -> None:
+        """With the user's last reply where that is allowed and there is one, else ``rejected``."""
+        for each in gone:
+            item, found = each.item, None
+            if self._last_replies is not None:
+                found = self._last_replies.find(item.addressee.user_id, item.asked)
+            if found is not None:
+                result, age = found
+                self._replies.put(Outcome(item, result, "queue", ("last_reply",), age))
+                continue
+            self._observer.turned_away("quota" if each.quota else "late")
+            why = "other callers have a better right to the time there is" if each.quota else "too much is waiting"
+            refusal = RequestError("overloaded", f"it could not be answered before its deadline: {why}")
+            self._replies.put(Outcome(item, refusal, "queue"))

@@ -1,6 +1,7 @@
 """The state of the serving loop as other threads may see it: immutable, published by the intake thread."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from consumer.stream.group import UNDECIDED, GroupView
 
@@ -30,7 +31,8 @@ class ServingSnapshot:
     """``tick_age``: seconds since the intake loop last turned. ``not_ready``: why no work is taken, empty when ready.
 
     ``in_flight`` counts requests read but not confirmed (``in_flight_bytes`` their records): ``queued`` wait for a
-    batch, ``running`` are in the engine, the rest wait for their reply's confirmation.
+    batch, ``running`` are in the engine, the rest wait for their reply's confirmation. ``step``: how far down the
+    ladder batches are made; ``prediction_errors``: mean relative error of their predicted time, by score mode.
     """
 
     partitions: tuple[PartitionSnapshot, ...]
@@ -44,3 +46,5 @@ class ServingSnapshot:
     not_ready: tuple[str, ...]
     failure: str | None
     group: GroupView = UNDECIDED
+    step: int = 0
+    prediction_errors: Mapping[str, float] = field(default_factory=dict)

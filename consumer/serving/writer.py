@@ -114,6 +114,8 @@ class ReplyWriter:
         """The broker has it, and nothing can take it back."""
         if isinstance(sent, ReplySent):
             self._observer.reply_confirmed(now - sent.item.admitted)
+            if sent.catalog is not None and now < sent.item.deadline:
+                self._observer.in_time()
             if sent.item.identity is not None and sent.catalog is not None:  # it holds items
                 self._repeats.put(sent.item.identity, sent.value, sent.catalog)
 
@@ -129,11 +131,11 @@ class ReplyWriter:
             self._observer.expired("reply")
         times = _times(item, answer, now)
         try:
-            value = _encode(item, answer, times)
+            value = _encode(outcome, answer, times)
         except Exception as error:
             log.exception("an answer could not be encoded")
             answer = RequestError("internal", f"the answer could not be encoded: {type(error).__name__}")
-            value = _encode(item, answer, times)
+            value = _encode(outcome, answer, times)
         code = answer.code if isinstance(answer, RequestError) else None
         self._trace(item, code or "ok", None if isinstance(answer, RequestError) else answer)
         sends: list[Sent] = []
@@ -142,6 +144,8 @@ class ReplyWriter:
             sends.append(self._dead_letter(item, answer.code, answer.message, outcome.stage))
         if item.reply_topic is not None:
             self._observer.replied("ok" if code is None else status_of(code), code, times)
+            if code is None and outcome.degraded:
+                self._observer.degraded(outcome.degraded)
             catalog = None if isinstance(answer, RequestError) else answer.catalog
             sends.append(ReplySent(item, item.reply_topic, value, catalog))
         return sends
@@ -218,8 +222,9 @@ def _times(item: InFlight, answer: Answer | None, now: float) -> ReplyTimes:
     return ReplyTimes(queue, answer.prefill_ms / 1000, answer.decode_ms / 1000, total)
 
 
-def _encode(item: InFlight, answer: Answer, times: ReplyTimes) -> bytes:
-    queue_ms, total_ms = times.queue * 1000, times.total * 1000
+def _encode(outcome: Outcome, answer: Answer, times: ReplyTimes) -> bytes:
+    to, queue_ms, total_ms = outcome.item.addressee, times.queue * 1000, times.total * 1000
     if isinstance(answer, RequestError):
-        return encode_error(item.addressee, answer.code, answer.message, queue_ms=queue_ms, total_ms=total_ms)
-    return encode_reply(item.addressee, answer, queue_ms=queue_ms, total_ms=total_ms)
+        return encode_error(to, answer.code, answer.message, queue_ms=queue_ms, total_ms=total_ms)
+    age_ms = None if outcome.age_s is None else outcome.age_s * 1000
+    return encode_reply(to, answer, queue_ms=queue_ms, total_ms=total_ms, degraded=outcome.degraded, age_ms=age_ms)

@@ -29,6 +29,7 @@ class _Timing(msgspec.Struct, frozen=True):
     prefill: float
     decode: float
     total: float
+    age: float | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Fault(msgspec.Struct, frozen=True):
@@ -78,9 +79,18 @@ _FLOAT32, _INT32 = np.dtype("<f4"), np.dtype("<i4")
 
 
 def encode_reply(
-    to: Addressee, result: RecallResult, *, queue_ms: float, total_ms: float, degraded: Sequence[str] = ()
+    to: Addressee,
+    result: RecallResult,
+    *,
+    queue_ms: float,
+    total_ms: float,
+    degraded: Sequence[str] = (),
+    age_ms: float | None = None,
 ) -> bytes:
-    """The answer with items. ``queue_ms``: record read to batch start; ``total_ms``: record read to here."""
+    """The answer with items. ``queue_ms``: record read to batch start; ``total_ms``: record read to here.
+
+    ``degraded``: what was given up for it; ``age_ms``: of an answer that was made for an earlier request.
+    """
     codec = to.codec
     return _ENCODE[codec](
         _OkFields(
@@ -100,7 +110,9 @@ def encode_reply(
             result.context_tokens,
             result.reused_tokens,
             result.unknown_items,
-            _Timing(queue_ms, result.prefill_ms, result.decode_ms, total_ms),
+            _Timing(
+                queue_ms, result.prefill_ms, result.decode_ms, total_ms, msgspec.UNSET if age_ms is None else age_ms
+            ),
             msgspec.UNSET if result.sids is None else _numbers(result.sids, _INT32, codec),
             msgspec.UNSET if result.fields is None else {name: list(values) for name, values in result.fields.items()},
         )

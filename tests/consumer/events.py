@@ -2,8 +2,9 @@
 
 import threading
 from collections import Counter
+from collections.abc import Sequence
 
-from consumer.serving.observer import CloseReason, NullObserver, Rebalance, ReplyTimes, Stage
+from consumer.serving.observer import CloseReason, NullObserver, Reason, Rebalance, ReplyTimes, Stage
 from consumer.wire.reply import Status
 
 
@@ -32,8 +33,21 @@ class Events(NullObserver):
     def batch_closed(self, requests: int, tokens: int, reason: CloseReason) -> None:
         self.batches.append((requests, tokens, reason))
 
-    def batch_finished(self, seconds: float) -> None:
+    def batch_finished(self, seconds: float, expected: float) -> None:
         self.seconds.append(seconds)
+
+    def coalesced(self, requests: int) -> None:
+        self._add("coalesced", requests)
+
+    def turned_away(self, reason: Reason) -> None:
+        self._add(f"turned_away:{reason}")
+
+    def degraded(self, steps: Sequence[str]) -> None:
+        for step in steps:
+            self._add(f"degraded:{step}")
+
+    def in_time(self) -> None:
+        self._add("in_time")
 
     def batch_failed(self, requests: int) -> None:
         self._add("batch_failed")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from consumer.serving.batch_queue import BatchQueue
+from consumer.serving.cost_model import CostModel, Prior
 from consumer.serving.device import DeviceLoop
 from consumer.serving.errands import Errands
 from consumer.serving.in_flight import InFlight, Outcome
@@ -92,6 +93,13 @@ class Waiting:
     admitted: float = field(default_factory=time.monotonic)
     deadline: float = FAR
     started: float | None = None
+    priority: int = 5
+    caller: str = ""
+    run_key: str | None = None
+
+    @property
+    def asked(self) -> RecallRequest:
+        return self.request
 
 
 @dataclass
@@ -129,8 +137,8 @@ def loop(engine_seconds: float = 0.0, engine: Engine | None = None, **settings: 
     """A running device thread whose batches are expected to take ``engine_seconds``."""
     engine, events, outcomes = engine or Engine(), Events(), list[Outcome]()
     errands, judged = Errands(), list[list[int]]()
-    queue = BatchQueue(BatchSettings.model_validate(settings), time.monotonic, lambda _: None, errands)
-    queue.engine_time.observe(engine_seconds)
+    costs = CostModel(Prior(engine_seconds or 1e-9))
+    queue = BatchQueue(BatchSettings.model_validate(settings), time.monotonic, lambda _: None, errands, costs=costs)
     device = DeviceLoop(
         cast(Recaller, engine),
         queue,

@@ -44,7 +44,11 @@ def everything_happens(observer: ServingObserver, times: int) -> None:
         observer.batch_closed(
             dice.randint(1, 16), 2000, dice.choice(["idle", "requests", "tokens", "window", "deadline"])
         )
-        observer.batch_finished(dice.random())
+        observer.batch_finished(dice.random(), dice.random())
+        observer.coalesced(2)
+        observer.turned_away(dice.choice(["late", "quota"]))
+        observer.degraded(["beam", "history"])
+        observer.in_time()
         observer.batch_failed(2)
         observer.expired(dice.choice(["admission", "queue", "reply"]))
         observer.replied("ok", None, ReplyTimes(0.001, 0.01, 0.02, dice.random()))
@@ -68,6 +72,9 @@ def test_events_are_counted() -> None:
     assert metrics.count("replies_total") == 30
     assert metrics.count("replies_total", status="error") == 10
     assert metrics.count("commits_total", result="failed") == 5
+    assert metrics.count("answers_in_time_total") == metrics.count("turned_away_total") == 10
+    assert metrics.count("degraded_total", step="history") == 10
+    assert metrics.count("coalesced_total") == 20
     assert metrics.count("offset_reset_skipped_total") == 100
     assert metrics.count("request_seconds_count", phase="total") == 10
     assert metrics.count("request_seconds_count", phase="confirmed") == 10

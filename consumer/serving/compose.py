@@ -1,0 +1,93 @@
+"""Which of the waiting requests make the next batch, so that its tightest deadline holds. Pure."""
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Generic
+
+from consumer.serving.cost_model import NO_WORK, Work
+from consumer.serving.ladder import Variant
+from consumer.serving.order import T, Waiting
+from consumer.serving.pace import Pace
+from consumer.serving.settings import BatchSettings
+
+
+@dataclass(slots=True)
+class Draft(Generic[T]):
+    """``chosen``: with what they are served with. ``hopeless``: cannot be done in time, in this batch or later."""
+
+    chosen: list[tuple[Waiting[T], Variant]] = field(default_factory=list)
+    hopeless: list[Waiting[T]] = field(default_factory=list)
+    work: Work = NO_WORK
+    tokens: int = 0
+
+    def add(self, waiting: Waiting[T], variant: Variant) -> None:
+        self.chosen.append((waiting, variant))
+        self.work += variant.work
+        self.tokens += variant.tokens
+
+    def give_up(self, late: list[Waiting[T]]) -> None:
+        self.hopeless += late
+        kept = [(waiting, variant) for waiting, variant in self.chosen if waiting not in late]
+        self.chosen, self.work, self.tokens = [], NO_WORK, 0
+        for waiting, variant in kept:
+            self.add(waiting, variant)
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """``start``: when the engine will be free, ``idle``: it is so now; ``step`` to ``last_step`` of the ladder.
+
+    ``pressed``: requests are being turned away, so time that is saved serves another one.
+    """
+
+    start: float
+    idle: bool
+    step: int
+    last_step: int
+    pressed: bool
+
+
+def compose(order: Iterable[Waiting[T]], now: Situation, pace: Pace, settings: BatchSettings) -> Draft[T]:
+    """The most urgent requests that fit, all of one score mode.
+
+    A request that would be late in this batch is served with less, if that helps. One that would make others late ends
+    the batch, unless these are few and time is short: then a batch more would cost more answers than they are.
+    """
+    draft: Draft[T] = Draft()
+    keys: set[Hashable] = set()
+    for waiting in order:
+        chosen, mode = draft.chosen, waiting.mode
+        if len(chosen) == settings.max_requests:
+            break
+        if (chosen and mode != chosen[0][0].mode) or waiting.item.run_key in keys:
+            continue
+        variant = _in_time(waiting, draft.work, now, pace)
+        if variant is None:
+            draft.hopeless.append(waiting)
+            continue
+        if chosen and draft.tokens + variant.tokens > settings.max_tokens:
+            break
+        finish = now.start + pace.surely(mode, draft.work + variant.work)
+        late = [other for other, _ in chosen if other.item.deadline < finish]
+        if late:
+            if not now.pressed or pace.worth_closing(mode, len(late), variant):
+                break
+            draft.give_up(late)
+        draft.add(waiting, variant)
+        if waiting.item.run_key is not None:
+            keys.add(waiting.item.run_key)
+    if (
+        not draft.chosen and draft.hopeless and now.idle
+    ):  # the prediction may be wrong, and the engine has no other work
+        trial = draft.hopeless.pop(0)
+        draft.add(trial, trial.variant(now.last_step))
+    return draft
+
+
+def _in_time(waiting: Waiting[T], before: Work, now: Situation, pace: Pace) -> Variant | None:
+    """The first step at which the request is done in time, beside what is in the batch before it."""
+    for step in range(now.step, now.last_step + 1):
+        variant = waiting.variant(step)
+        if now.start + pace.batch(waiting.mode, before + variant.work) <= waiting.item.deadline:
+            return variant
+    return None

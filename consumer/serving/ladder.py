@@ -1,0 +1,90 @@
+"""What a request is served with when time is short: all, a narrower beam, a shorter history as well. Pure."""
+
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import get_args
+
+import numpy as np
+
+from consumer.serving.cost_model import Work
+from consumer.serving.load_settings import LoadSettings, Step
+from engine.request import BeamPolicy, ItemIds, RecallRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A request as it would run. ``tokens``: to be computed, at most; ``given_up``: steps that changed something."""
+
+    request: RecallRequest
+    tokens: int
+    work: Work
+    given_up: tuple[Step, ...] = ()
+
+
+class Ladder:
+    """Step by step, the ones that the settings allow and that the engine has to do with; step 0 gives up nothing."""
+
+    def __init__(self, settings: LoadSettings) -> None:
+        self._settings = settings
+        self._steps = [step for step in get_args(Step) if step in settings.degrade and step != "last_reply"]
+
+    @property
+    def last(self) -> int:
+        """The lowest step."""
+        return len(self._steps)
+
+    def variant(self, request: RecallRequest, tokens: int, step: int) -> Variant:
+        """The request after ``step`` steps. ``tokens``: context tokens that have to be computed for all of it."""
+        given_up: list[Step] = []
+        context = _context(request, tokens)
+        for name in self._steps[:step]:
+            before = request
+            if name == "beam":
+                request = _narrower(request, self._settings.narrow_to)
+            elif request.history is not None:
+                kept = ceil(len(request.history) * self._settings.shorten_to)
+                shorter = ceil(context * kept / max(1, len(request.history)))
+                if shorter < tokens:  # else more of the context is resident than would be saved
+                    request, tokens, context = _shorter(request, kept), shorter, shorter
+            if request is not before:
+                given_up.append(name)
+        work = Work.of(context, _rows(request.beam), resident=context - tokens)
+        return Variant(request, tokens, work, tuple(given_up))
+
+
+def _context(request: RecallRequest, tokens: int) -> int:
+    """Context tokens, at least: an item of the history has a token for each level. ``tokens``: not resident."""
+    events = 0 if request.history is None else len(request.history)
+    return tokens if request.session is None else max(tokens, events * len(request.beam.widths))
+
+
+def _rows(beam: BeamPolicy) -> float:
+    """Beams that a decoded level has, on average: the last level's are not decoded any further."""
+    decoded = beam.widths[:-1] or beam.widths
+    return sum(decoded) / len(decoded)
+
+
+def _narrower(request: RecallRequest, share: float) -> RecallRequest:
+    widths = tuple(max(min(width, request.top_k), ceil(width * share)) for width in request.beam.widths)
+    if widths == request.beam.widths:
+        return request
+    return replace(request, beam=replace(request.beam, widths=widths))
+
+
+def _shorter(request: RecallRequest, kept: int) -> RecallRequest:
+    """The newest part. What the request excludes by its history stays excluded."""
+    history = request.history
+    if history is None or kept >= len(history):
+        return request
+    dropped, newest = history[: len(history) - kept], history[len(history) - kept :]
+    exclude = joined(request.exclude, dropped) if request.exclude_history else request.exclude
+    return replace(request, history=newest, exclude=exclude)
+
+
+def joined(first: ItemIds, second: ItemIds) -> ItemIds:
+    """Item ids of the same kind, one after the other; an empty list fits every kind."""
+    if not len(first) or not len(second):
+        return second if len(second) else first
+    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
+        return np.concatenate([first, second])
+    return [*map(str, first), *map(str, second)]

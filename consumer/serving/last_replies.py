@@ -1,0 +1,117 @@
+"""Users' last answers, for when there is no time for a new one."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Protocol
+
+import numpy as np
+
+from consumer.serving.ladder import joined
+from consumer.serving.load_settings import LoadSettings
+from engine.catalog.resident import ResidentCatalog
+from engine.errors import RequestError
+from engine.request import RecallRequest, RecallResult
+
+
+class Catalogs(Protocol):
+    """``engine.catalog.store.CatalogStore``."""
+
+    def pin(self, version: str | None = None) -> AbstractContextManager[ResidentCatalog]:
+        """Raises RequestError ``no_catalog`` or ``unknown_catalog``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """``at``: seconds of the clock when it was made."""
+
+    result: RecallResult
+    at: float
+
+
+class LastReplies:
+    """One for each user, template, context and score; the least recently used ones go first. Thread-safe."""
+
+    def __init__(self, settings: LoadSettings, catalogs: Catalogs, clock: Callable[[], float]) -> None:
+        self._settings, self._catalogs, self._clock = settings, catalogs, clock
+        self._kept: OrderedDict[Hashable, Kept] = OrderedDict()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def put(self, user: str | None, request: RecallRequest, result: RecallResult) -> None:
+        """Keep an answer in the place of the one before."""
+        if user is None:
+            return
+        key, bare = _key(user, request), replace(result, sids=None, fields=None)
+        with self._lock:
+            self._kept.pop(key, None)
+            self._kept[key] = Kept(bare, self._clock())
+            if len(self._kept) > self._settings.last_reply_entries:
+                self._kept.popitem(last=False)
+
+    def forget(self, user: str) -> None:
+        """Erase all of a user."""
+        with self._lock:
+            for key in [key for key in self._kept if isinstance(key, tuple) and key[0] == user]:
+                del self._kept[key]
+
+    def find(self, user: str | None, request: RecallRequest) -> tuple[RecallResult, float] | None:
+        """What of the last answer this request may have now, and its age in seconds; None if nothing."""
+        kept = None if user is None else self._kept.get(_key(user, request))
+        if kept is None:
+            return None
+        age = self._clock() - kept.at
+        if age > self._settings.last_reply_age_s:
+            return None
+        try:
+            with self._catalogs.pin(request.catalog) as catalog:
+                result = _allowed(kept.result, request, catalog)
+        except RequestError:  # another kind of item ids, a field that is no more, a version that has gone
+            return None
+        return (result, age) if len(result.items) else None
+
+
+def _key(user: str, request: RecallRequest) -> Hashable:
+    return user, request.template, frozenset(request.context.items()), request.score
+
+
+def _allowed(result: RecallResult, request: RecallRequest, catalog: ResidentCatalog) -> RecallResult:
+    """Live items of this version only, under this request's filter, exclusions and bounds. Raises RequestError."""
+    found = catalog.lookup(result.items)
+    passed = found >= 0
+    passed[passed] = catalog.passes(found[passed], request.filter)
+    exclude = request.exclude
+    if request.exclude_history and request.history is not None:
+        exclude = joined(exclude, request.history)
+    if len(exclude):
+        passed &= ~np.isin(found, catalog.lookup(exclude))
+    if request.max_items_per_sid is not None:
+        passed &= _first_of_each(catalog.codes_of(np.maximum(found, 0)), passed, request.max_items_per_sid)
+    places = np.flatnonzero(passed)[: request.top_k]
+    items = found[places]
+    return replace(
+        result,
+        items=catalog.ids_of(items),
+        scores=result.scores[places],
+        catalog=catalog.version,
+        exhausted=False,
+        prefill_ms=0.0,
+        decode_ms=0.0,
+        sids=catalog.codes_of(items) if request.return_sids else None,
+        fields=catalog.fields_of(request.return_fields, items) if request.return_fields else None,
+    )
+
+
+def _first_of_each(codes: np.ndarray, passed: np.ndarray, most: int) -> np.ndarray:
+    """Which of the items that passed are among the first ``most`` of their SID."""
+    seen: dict[bytes, int] = {}
+    kept = np.zeros(len(codes), dtype=np.bool_)
+    for place in np.flatnonzero(passed):
+        sid = codes[place].tobytes()
+        seen[sid] = seen.get(sid, 0) + 1
+        kept[place] = seen[sid] <= most
+    return kept

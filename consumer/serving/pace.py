@@ -1,0 +1,35 @@
+"""How long work takes, as decisions use it. Pure."""
+
+from consumer.serving.cost_model import CostModel, Work
+from consumer.serving.ladder import Variant
+from consumer.serving.settings import BatchSettings
+from engine.request import Score
+
+_CAUTION = 2.0
+_MOST_ERROR = 0.25
+
+
+class Pace:
+    """A score mode of which too little was measured takes no time: nobody is turned away for it."""
+
+    def __init__(self, costs: CostModel, settings: BatchSettings) -> None:
+        self._costs, self._settings = costs, settings
+
+    def batch(self, mode: Score, work: Work) -> float:
+        """Expected seconds of a batch."""
+        return self._costs.predict(mode, work) if self._costs.trusted(mode) else 0.0
+
+    def surely(self, mode: Score, work: Work) -> float:
+        """Seconds that a batch hardly ever exceeds."""
+        return self.batch(mode, work) * (1 + _CAUTION * min(self._costs.error(mode), _MOST_ERROR))
+
+    def part(self, mode: Score, variant: Variant) -> float:
+        """Seconds of one request where batches are as full as they may be."""
+        if not self._costs.trusted(mode):
+            return 0.0
+        room = max(1 / self._settings.max_requests, min(1.0, variant.tokens / self._settings.max_tokens))
+        return self._costs.share(mode, variant.work) + room * self._costs.fixed(mode)
+
+    def worth_closing(self, mode: Score, saved: int, variant: Variant) -> bool:
+        """Whether a batch more costs less than the requests that it saves: each is worth one like ``variant``."""
+        return saved * self._costs.share(mode, variant.work) >= self._costs.fixed(mode)
