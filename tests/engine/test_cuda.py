@@ -202,6 +202,28 @@ def test_batches_in_flight_do_not_disturb_each_other(tmp_path: Path) -> None:
     assert engine.stats()["context_leases"] == 0
 
 
+@pytest.mark.usefixtures("kernels")
+def test_resident_contexts_answer_as_cold_ones_do_from_graphs_and_with_batches_in_flight(tmp_path: Path) -> None:
+    model = model_of("qwen3")
+    directory = write_model(model, tmp_path)
+    warm, cold = engine_of(directory, model, **GRAPHED), engine_of(directory, model, **GRAPHED, sessions=0)
+    warm.warm_up()
+    random = np.random.default_rng(9)
+    histories = [random.integers(0, 5000, 390) for _ in range(8)]
+    for events in (300, 301, 340, 200, 390):
+        asked = [request(history=each[:events], top_k=16, session=str(u)) for u, each in enumerate(histories)]
+        asked = [asked[place] for place in random.permutation(8)]
+        running = [warm.submit(asked[:3]), warm.submit(asked[3:])]
+        found = [answer for each in running for answer in each.collect()]
+        assert_alike([answer for answer in found if isinstance(answer, RecallResult)], recall(cold, asked))
+    stats = warm.stats()
+    assert stats["session_hits"] >= 24
+    assert stats["context_leases"] == stats["context_leases_leaked"] == 0
+    warm.forget("3")
+    torch.cuda.synchronize()
+    assert warm.stats()["sessions"] == 7
+
+
 def test_a_context_of_nan_harms_none_that_gets_its_pages_later(tmp_path: Path) -> None:
     """With the kernels for Hopper, where there is one: they multiply what lies past the end of a context by zero."""
     model = TinyModel((40, 16, 16), layers=3, heads=4, kv_heads=2, head_dim=128, hidden=256)
