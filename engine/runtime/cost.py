@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from engine.model.decoder_config import DecoderConfig
 from engine.settings import PAGE_TOKENS, EngineSettings
-from kernels.attention.splits import MEASURED
+from kernels.attention.splits import MEASURED, PROMPTS
 
 GRAPH_BYTES = 8 << 20
 """What the driver keeps for one captured graph, rounded up from what was seen."""
@@ -63,19 +63,25 @@ class Cost:
 
     def work_bytes(self, settings: EngineSettings) -> int:
         """Intermediate results of a prefill and a search at the limits, which may run side by side."""
-        return self._prefill_bytes(settings.max_batch_tokens) + self._search_bytes(settings)
+        prefill = self._prefill_bytes(settings.max_batch_tokens) + self._parts_bytes(settings)
+        return prefill + self._search_bytes(settings)
 
     def graph_bytes(self, settings: EngineSettings) -> int:
         """The graphs, and the memory of their own that the largest works in."""
         if not settings.graphs:
             return 0
-        work = self._prefill_bytes(settings.graph_prefill_tokens) + self._search_bytes(settings)
-        return settings.max_graphs * GRAPH_BYTES + work
+        prefill = self._prefill_bytes(settings.graph_prefill_tokens) + self._parts_bytes(settings)
+        return settings.max_graphs * GRAPH_BYTES + prefill + self._search_bytes(settings)
 
     def _prefill_bytes(self, tokens: int) -> int:
         c = self.config
         elements = 5 * c.hidden_size + 2 * self._qkv + 3 * c.intermediate_size
         return tokens * elements * self.itemsize
+
+    def _parts_bytes(self, settings: EngineSettings) -> int:
+        """Of attention of a few new tokens over a long context."""
+        c = self.config
+        return PROMPTS.most * settings.max_batch * PROMPTS.wide * c.kv_heads * c.head_dim * self.itemsize
 
     def _search_bytes(self, settings: EngineSettings) -> int:
         """Scores, and the parts of attention over the longest context, beside what every pass takes."""

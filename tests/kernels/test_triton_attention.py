@@ -8,6 +8,7 @@ from packaging.version import parse
 from torch import Tensor
 
 from kernels.attention import prefill
+from kernels.attention.splits import PROMPTS, SplitRule
 from kernels.attention.triton_decode import portable_decode
 from kernels.attention.triton_prefill import paged_prefill_attention, portable_prefill
 from tests.kernels.device import EVERYWHERE, error, tolerance
@@ -140,6 +141,72 @@ def test_prefill_is_causal_over_a_resident_prefix(device, dtype, lengths, new, h
             seen = length - tokens + i + 1
             rows.append(exact(q[int(begin[r]) + i], k[:seen], v[:seen], 0.3))
     assert error(actual, torch.stack(rows)) < tolerance(dtype)
+
+
+SPLIT = SplitRule(pages=1, wide=24, most=3)
+
+
+@EVERYWHERE
+@pytest.mark.parametrize(
+    ("lengths", "new", "heads", "group", "dim"),
+    [
+        ([97, 80, 40, 130], [12, 20, 3, 1], 2, 2, 16),  # the second has too many rows to be split
+        ([50, 16, 33, 20], [8, 0, 1, 20], 1, 3, 32),  # one begins in its last split, one has nothing
+        ([49], [2], 1, 1, 16),  # the last split holds the last row alone
+        ([200], [24], 2, 1, 16),
+    ],
+)
+def test_a_few_new_tokens_on_a_long_prefix_are_joined_from_the_splits_of_their_context(
+    device, dtype, lengths, new, heads, group, dim
+):
+    pages = Pages(lengths, heads, dim, PAGE, device, dtype)
+    begin = torch.tensor([0, *new]).cumsum(0).int()
+    q = torch.randn(int(begin[-1]), heads * group, dim, generator=torch.Generator().manual_seed(2)).to(dtype)
+    args = q.to(device), pages.k, pages.v, pages.table, begin.to(device), pages.length, 0.3
+    actual = portable_prefill(*args, SPLIT)
+    rows = []
+    for r, (length, tokens) in enumerate(zip(lengths, new, strict=True)):
+        k, v = pages.contexts[r]
+        for i in range(tokens):
+            seen = length - tokens + i + 1
+            rows.append(exact(q[int(begin[r]) + i], k[:seen], v[:seen], 0.3))
+    assert error(actual, torch.stack(rows)) < tolerance(dtype)
+    assert not torch.equal(actual, portable_prefill(*args, SplitRule(pages=1000)))  # they really are split
+
+
+@EVERYWHERE
+def test_splits_of_a_prefill_are_the_same_for_a_request_alone_and_in_a_batch(device, dtype):
+    lengths, new = [97, 30, 60], [5, 30, 7]
+    pages = Pages(lengths, 2, 16, PAGE, device, dtype)
+    begin = torch.tensor([0, *new], device=device).cumsum(0).int()
+    q = torch.randn(sum(new), 4, 16, generator=torch.Generator().manual_seed(2)).to(device, dtype)
+    together = portable_prefill(q, pages.k, pages.v, pages.table, begin, pages.length, 0.3, SPLIT)
+    for r, tokens in enumerate(new):
+        rows, one = slice(int(begin[r]), int(begin[r + 1])), slice(r, r + 1)
+        alone = portable_prefill(
+            q[rows], pages.k, pages.v, pages.table[one],
+            torch.tensor([0, tokens], dtype=torch.int32, device=device), pages.length[one], 0.3, SPLIT,
+        )  # fmt: skip
+        assert torch.equal(alone, together[rows])
+
+
+@EVERYWHERE
+def test_splits_of_a_prefill_hold_for_scores_of_ten_thousand(device, dtype):
+    pages = Pages([100], 1, 16, PAGE, device, dtype)
+    q = torch.ones(3, 1, 16)
+    q[1] = -1.0
+    begin = torch.tensor([0, 3], dtype=torch.int32, device=device)
+    scale = 1e4 / 16
+    actual = portable_prefill(q.to(device, dtype), pages.k, pages.v, pages.table, begin, pages.length, scale, SPLIT)
+    k, v = pages.contexts[0]
+    expected = torch.stack([exact(q[i], k[: 98 + i], v[: 98 + i], scale) for i in range(3)])
+    assert error(actual, expected) < max(tolerance(dtype), 1e-3)
+
+
+@pytest.mark.parametrize("pages", [1, 5, 6, 40, 41, 79, 400])
+def test_a_prompt_has_no_more_splits_than_there_is_room_for(pages: int) -> None:
+    size = max(PROMPTS.pages, -(-pages // PROMPTS.most))
+    assert -(-pages // size) <= PROMPTS.most_splits(pages) <= 8
 
 
 def test_heads_that_fit_no_tile_are_left_to_the_twin():
