@@ -69,7 +69,14 @@ class RecallEngine:
         self._searches = Lane(self.device, urgent=True)
         self._prefills = Lane(self.device) if settings.overlap else self._searches
         self._pipeline = Pipeline(
-            self._executor, self._context, self._sessions, self._prefills, self._searches, self.device, self.spec.id
+            self._executor,
+            self._context,
+            self._sessions,
+            self._prefills,
+            self._searches,
+            self.device,
+            self.spec.id,
+            settings.max_batch_tokens,
         )
         self._prompts = PromptBuilder(self.spec)
         self._max_tokens = min(max_tokens, pages * PAGE_TOKENS)

@@ -35,7 +35,9 @@ class EngineSettings(BaseModel):
         "way to any request that needs pages; 0 keeps none",
     )
     max_batch: int = Field(16, ge=1, le=1024, description="requests of one batch")
-    max_batch_tokens: int = Field(65_536, ge=1, description="context tokens of one batch, and of any one request")
+    max_batch_tokens: int = Field(
+        65_536, ge=1, description="new tokens of one batch; context tokens of any one request"
+    )
     max_batch_rows: int = Field(4096, ge=1, description="requests of one batch times the widest beam of them")
     max_width: int = Field(1024, ge=1, le=65536, description="widest beam that a request may ask for")
     max_top_k: int = Field(1000, ge=1, description="most items that a request may ask for")

@@ -2,9 +2,9 @@
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 
 import numpy as np
 import torch
@@ -59,7 +59,8 @@ class Flight:
 
 
 class Pipeline:
-    """``prefills`` and ``searches``: the lanes of the two stages, which may be the same one.
+    """``prefills`` and ``searches``: the lanes of the two stages, which may be the same one; ``max_tokens``: those that
+    one batch may have computed.
 
     Used from one thread.
     """
@@ -73,28 +74,35 @@ class Pipeline:
         searches: Lane,
         device: torch.device,
         model: str,
+        max_tokens: int,
     ) -> None:
         self._executor, self._context, self._sessions = executor, context, sessions
         self._prefills, self._searches = prefills, searches
-        self._device, self._model = device, model
+        self._device, self._model, self._max_tokens = device, model, max_tokens
         self._flights: deque[Flight] = deque()
         self._hidden_read: Mark | None = None
 
-    def launch(self, batch: Sequence[PreparedRequest]) -> Flight:
-        """Start a batch; waits for older ones where there are too many or their pages are needed. Pages that are
-        only kept for a later request are taken before anybody waits for them.
+    def launch(self, batch: Sequence[PreparedRequest]) -> Iterator[Flight]:
+        """Start requests in order, all at once or, where they have too many new tokens, one part after the other.
 
-        Raises RequestError ``overloaded`` if the device is out of memory, DeviceError if it is lost.
+        Waits for older ones where there are too many or their pages are needed. Pages that are only kept for a later
+        request are taken before anybody waits for them. Raises RequestError ``overloaded`` if the device is out of
+        memory, DeviceError if it is lost.
         """
-        while len(self._flights) >= DEPTH:
-            self._finish_oldest()
-        with ExitStack() as opened, _device_errors(self._device):
-            contexts = [self._open(item, opened) for item in batch]
-            self._lease_pages(contexts)
-            flight = self._start(batch, contexts)
-            opened.pop_all()
-        self._flights.append(flight)
-        return flight
+        self._wait_for_place()
+        waiting = [
+            (item, self._sessions.open(item.request.session, item.prompt.tokens, item.prompt.common)) for item in batch
+        ]
+        try:
+            while waiting:
+                with _device_errors(self._device):
+                    flight = self._start_some(waiting)
+                self._flights.append(flight)
+                del waiting[: len(flight.batch)]
+                yield flight
+        finally:
+            for _, context in waiting:
+                self._sessions.close(context, answered=False)
 
     def forget(self, user: str) -> None:
         """Zero what is kept of the user, and what is running as soon as it is finished."""
@@ -107,17 +115,22 @@ class Pipeline:
         while flight in self._flights:
             self._finish_oldest()
 
-    def _open(self, item: PreparedRequest, opened: ExitStack) -> Context:
-        context = self._sessions.open(item.request.session, item.prompt.tokens, item.prompt.common)
-        opened.callback(self._sessions.close, context, answered=False)
-        return context
-
-    def _lease_pages(self, contexts: Sequence[Context]) -> None:
+    def _start_some(self, waiting: Sequence[tuple[PreparedRequest, Context]]) -> Flight:
+        """As many of the first as may run at once."""
+        tokens = accumulate(len(context.tokens) - context.reused for _, context in waiting)
+        count = max(1, sum(upto <= self._max_tokens for upto in tokens))
+        batch, contexts = zip(*waiting[:count], strict=True)
+        self._wait_for_place()
         missing = sum(context.missing for context in contexts)
         while not self._sessions.make_room(missing) and self._flights:
             self._finish_oldest()
         for context in contexts:
             context.lease.grow(context.missing)
+        return self._start(batch, contexts)
+
+    def _wait_for_place(self) -> None:
+        while len(self._flights) >= DEPTH:
+            self._finish_oldest()
 
     def _start(self, batch: Sequence[PreparedRequest], contexts: Sequence[Context]) -> Flight:
         pages = [context.pages for context in contexts]

@@ -6,7 +6,7 @@ from typing import Self
 
 from engine.runtime.buckets import request_buckets, round_up, width_buckets
 from engine.runtime.prepared import PreparedRequest
-from engine.settings import PAGE_TOKENS, EngineSettings
+from engine.settings import EngineSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class BatchLimits:
         """``pages``: of the pool."""
         return cls(
             requests=settings.max_batch,
-            pages=min(pages, -(-settings.max_batch_tokens // PAGE_TOKENS)),
+            pages=pages,
             rows=settings.max_batch_rows,
             request_sizes=request_buckets(settings.max_batch),
             widths=width_buckets(settings.max_width),

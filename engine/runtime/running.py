@@ -21,10 +21,13 @@ class Running:
 
     def launch(self, batch: Sequence[PreparedRequest]) -> None:
         """Start a part of the requests. Raises DeviceError."""
+        waiting = list(batch)
         try:
-            self._flights.append(self._pipeline.launch(batch))
+            for flight in self._pipeline.launch(batch):
+                self._flights.append(flight)
+                del waiting[: len(flight.batch)]
         except RequestError as refusal:
-            self._answers.update((item.place, refusal) for item in batch)
+            self._answers.update((item.place, refusal) for item in waiting)
 
     @property
     def done(self) -> bool:

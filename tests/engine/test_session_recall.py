@@ -16,6 +16,7 @@ from engine.recall_engine import Answer, RecallEngine
 from engine.request import BeamPolicy, RecallRequest, RecallResult
 from engine.runtime.prefill_input import PrefillShape
 from engine.runtime.search_input import SearchShape
+from engine.runtime.stages import Stages
 from engine.settings import EngineSettings
 from tests.engine.equality import EPSILON
 from tests.engine.test_graphs import with_graphs
@@ -209,6 +210,42 @@ def test_what_is_kept_never_lets_a_request_wait_that_would_fit_without(directory
     (whole,) = engine.recall([request(None, None, tokens=np.ones(6 * 128, dtype=np.int32))])  # type: ignore[arg-type]  # tokens instead
     assert result(whole).context_tokens == 6 * 128
     assert engine.stats()["sessions"] == 0
+
+
+def test_a_batch_is_cut_by_its_new_tokens_and_not_by_those_that_are_resident(directory: Path) -> None:
+    engine, cold = (engine_on(directory, max_batch_tokens=600, sessions=share) for share in (1, 0))
+    histories = [np.arange(start, start + 100) for start in range(5)]
+    first = [request(str(user), history) for user, history in enumerate(histories)]
+    again = [request(str(user), np.append(history, 7)) for user, history in enumerate(histories)]
+    for batch in (first, again):
+        for one, other in zip(engine.recall(batch), cold.recall(batch), strict=True):
+            assert_agrees(one, other)
+    assert engine.stats()["eager_prefills"] == 5 + 1
+    assert cold.stats()["eager_prefills"] == 5 + 5
+    mixed = [again[0], request("new", histories[1]), again[2], request("newer", histories[3]), again[4]]
+    for one, other in zip(engine.recall(mixed), cold.recall(mixed), strict=True):
+        assert_agrees(one, other)
+    assert engine.stats()["eager_prefills"] == 6 + 2
+    assert_only_sessions_hold_pages(engine)
+
+
+def test_where_memory_ends_in_a_later_part_of_a_batch_the_earlier_one_is_answered(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_on(directory, max_batch_tokens=600)
+    search, calls = Stages.search, []
+
+    def fail_second(*args: Any) -> torch.Tensor:
+        calls.append(args)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("no memory")
+        return search(*args)
+
+    monkeypatch.setattr(Stages, "search", fail_second)
+    answers = engine.recall([request(str(user), np.arange(user, user + 100)) for user in range(3)])
+    assert [isinstance(answer, RecallResult) for answer in answers] == [True, False, False]
+    assert engine.stats()["sessions"] == 1
+    assert_only_sessions_hold_pages(engine)
 
 
 def test_the_memory_of_sessions_is_bounded_by_the_setting(directory: Path) -> None:
