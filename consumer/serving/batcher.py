@@ -14,11 +14,12 @@ from consumer.serving.load_settings import LoadSettings, Step
 from consumer.serving.observer import CloseReason
 from consumer.serving.order import T, UrgencyOrder, Waiting
 from consumer.serving.pace import Pace
-from consumer.serving.quotas import Loser, losers
+from consumer.serving.quotas import Loser, in_time, losers
 from consumer.serving.settings import BatchSettings
 from engine.request import RecallRequest, Score
 
 _SMOOTHING = 0.2
+_LOOKS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ class Batcher(Generic[T]):
         self._turned_away: list[TurnedAway[T]] = []
         self._pressed_until = 0.0
         self._longest = 0.0
+        self._added = 0
         self._typical = 0.0
 
     def __len__(self) -> int:
@@ -98,10 +100,15 @@ class Batcher(Generic[T]):
             self._runs.setdefault(item.run_key, {})[key] = waiting
         self._work[mode] = self._work.get(mode, NO_WORK) + work
         self.tokens += item.tokens
+        self._added += 1
 
     def relieve(self, now: float) -> None:
-        """Turn away what cannot be answered in time beside what came with it. After requests were added."""
-        self._turn_away(self._foresee(now), now)
+        """Turn away what cannot be answered in time beside what came with it. After requests were added.
+
+        Looking at all that waits takes its time, so it is done once for every few per cent more.
+        """
+        if self._load.turn_away and self._added * _LOOKS >= len(self._queue):
+            self._turn_away(self._foresee(now, self._ladder.last), now)
 
     def turned_away(self) -> list[TurnedAway[T]]:
         """What was turned away since this was last asked."""
@@ -145,17 +152,20 @@ class Batcher(Generic[T]):
 
     # --- what can be done in time ---------------------------------------------------------------------------------
 
-    def _foresee(self, now: float) -> list[Loser[T]]:
+    def _foresee(self, now: float, first_step: int = 0) -> list[Loser[T]]:
         """Choose the first step of the ladder at which nobody loses, else the last one; who loses there."""
-        self.step, lost = 0, list[Loser[T]]()
-        start = max(now, self.busy_until)
+        self.step, self._added = 0, 0
+        start, due = max(now, self.busy_until), self._due_at(now)
         if self._all_in_time(start, now):
-            return lost
-        for step in range(self._ladder.last + 1):
-            self.step = step
-            lost = losers(self._order, start, self._parts(step), self._due_at(now), self._load.shares)
-            if not lost:
-                break
+            return []
+        for step in range(first_step, self._ladder.last):
+            if in_time(self._order, start, self._parts(step), due):
+                self.step = step
+                return []
+        self.step = self._ladder.last
+        if not self._load.turn_away:
+            return []
+        lost = losers(self._order, start, self._parts(self.step), due, self._load.shares)
         if self.busy_until <= now and len(lost) == len(self._queue):  # an idle engine tries
             lost.remove(min(lost, key=lambda each: each.waiting.rank))
         return lost

@@ -16,6 +16,21 @@ class Loser(Generic[T]):
     quota: bool
 
 
+def in_time(
+    order: Iterable[Waiting[T]],
+    start: float,
+    seconds: Callable[[Waiting[T]], float],
+    due: Callable[[Waiting[T]], float],
+) -> bool:
+    """Whether ``losers`` would find none."""
+    time = start
+    for waiting in order:
+        time += seconds(waiting)
+        if time > due(waiting):
+            return False
+    return True
+
+
 def losers(
     order: Iterable[Waiting[T]],
     start: float,
