@@ -55,6 +55,8 @@ class Usage:
 @dataclass(frozen=True)
 class NoOpSpec:
     levels: tuple[int, ...] = (0, 1, 2)
+    max_history_items: int = 200
+    history_drop: int = 50
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,9 @@ class NoOpEngine:
 
     def estimate_tokens(self, request: RecallRequest) -> int:
         return 100
+
+    def forget(self, user: str) -> None:
+        """Nothing is kept."""
 
     def submit(self, requests: Sequence[RecallRequest]) -> Finished:
         return Finished([self._result] * len(requests))

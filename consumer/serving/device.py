@@ -80,6 +80,8 @@ class DeviceLoop:
     def _start(self, work: Batch[InFlight] | Errand) -> None:
         started = self._clock()
         if isinstance(work, Errand):
+            if work.forget is not None:
+                self._engine.forget(work.forget)
             requests, expected = work.requests, 0.0
         else:
             items, expected = work.items, work.seconds

@@ -1,4 +1,4 @@
-"""Requests of the process's own, answered by the device thread between two batches."""
+"""Requests of the process's own, answered by the device thread between two batches, and users to be forgotten."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -11,10 +11,11 @@ from engine.request import RecallRequest
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Errand:
-    """``answers``: one per request, in order."""
+    """``answers``: one per request, in order. ``forget``: a user whom the engine forgets before."""
 
     requests: Sequence[RecallRequest]
     answers: "Future[list[Answer]]" = field(default_factory=Future)
+    forget: str | None = None
 
 
 class Errands:
@@ -30,10 +31,11 @@ class Errands:
 
     def ask(self, requests: Sequence[RecallRequest]) -> "Future[list[Answer]]":
         """Queue requests. The answers come when the device thread gets to them."""
-        errand = Errand(requests)
-        self._waiting.append(errand)
-        self._wake()
-        return errand.answers
+        return self._queue(Errand(requests))
+
+    def forget(self, user: str) -> "Future[list[Answer]]":
+        """Have the engine forget a user; the answers are none."""
+        return self._queue(Errand((), forget=user))
 
     def take(self) -> Errand | None:
         """The oldest one that nobody has given up; for the thread that may call the engine."""
@@ -42,3 +44,8 @@ class Errands:
             if errand.answers.set_running_or_notify_cancel():
                 return errand
         return None
+
+    def _queue(self, errand: Errand) -> "Future[list[Answer]]":
+        self._waiting.append(errand)
+        self._wake()
+        return errand.answers

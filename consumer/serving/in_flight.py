@@ -5,6 +5,7 @@ from typing import cast
 
 import msgspec
 
+from consumer.histories.operation import Operation
 from consumer.serving.offsets import Ticket
 from consumer.serving.tracing import RequestTrace
 from consumer.wire.dead_letter import SourceRecord
@@ -44,6 +45,11 @@ class InFlight(msgspec.Struct, eq=False):
     trace: RequestTrace | None = None
     awaiting: int = 0
     dead_lettered: bool = False
+    operation: "Operation[InFlight] | None" = None
+    """What it wants of its user's history."""
+    saving: bool = False
+    """What it came to waits, in ``pending``, for the store of histories."""
+    pending: "Outcome | Repeat | Denied | Done | None" = None
     size: int = 0
     """Bytes that it counts for in admission: a key or headers may be as large as a value."""
 
@@ -83,3 +89,14 @@ class Denied(msgspec.Struct, frozen=True, eq=False):
 
     item: InFlight
     message: str
+
+
+class Done(msgspec.Struct, frozen=True, eq=False):
+    """A record that nobody is answered for; ``cancels`` is the request that its user no longer wants."""
+
+    item: InFlight
+    cancels: str | None = None
+
+
+Job = Outcome | Repeat | Denied | Done
+"""What a record comes to."""

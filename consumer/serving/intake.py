@@ -11,7 +11,8 @@ from consumer.serving.bad_records import BadRecordLimit
 from consumer.serving.batch_queue import BatchQueue
 from consumer.serving.commits import Commits
 from consumer.serving.deadlines import Deadline, Moment
-from consumer.serving.in_flight import Denied, InFlight, Outcome, Repeat
+from consumer.serving.histories import Histories
+from consumer.serving.in_flight import Done, InFlight, Outcome
 from consumer.serving.observer import ServingObserver
 from consumer.serving.offsets import OffsetTracker
 from consumer.serving.reader import RequestReader
@@ -22,6 +23,7 @@ from consumer.stream.group import UNDECIDED, GroupView
 from consumer.stream.partition import Partition, partition_of
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.dead_letter import SourceRecord
+from engine.errors import RequestError
 
 _TURN_S = 0.05
 _HOLD_S = 0.01
@@ -46,7 +48,8 @@ class IntakeView:
 
 
 class Intake:
-    """``answer`` takes what needs no engine. ``halted`` says that the process is failing: nothing is committed then.
+    """``histories`` also takes what needs no engine. ``halted`` says that the process is failing: then nothing is
+    committed.
 
     ``view`` and ``tick`` (monotonic seconds of the last turn) may be read, and ``confirmed`` called, from any thread.
     """
@@ -57,7 +60,7 @@ class Intake:
         batch: BatchSettings,
         reader: RequestReader,
         queue: BatchQueue,
-        answer: Callable[[Outcome | Repeat | Denied], None],
+        histories: Histories,
         observer: ServingObserver,
         clock: Callable[[], float],
         halted: Callable[[], bool],
@@ -69,7 +72,7 @@ class Intake:
         self._settings = batch
         self._reader = reader
         self._queue = queue
-        self._answer = answer
+        self._histories = histories
         self._observer = observer
         self._clock = clock
         self._halted = halted
@@ -108,6 +111,7 @@ class Intake:
         self.tick = now = self._clock()
         self._settle(0.0)
         next_deadline = self._queue.sweep()
+        self._histories.sweep(now)
         flow = self._gate.update(self._in_flight, self._bytes, self._tracker.span(), now)
         self._pause_or_resume(flow is Flow.PAUSED, now)
         if flow is Flow.HOLD:
@@ -139,12 +143,28 @@ class Intake:
             self._in_flight += 1
             self._bytes += item.size
             self._commits.delivered(item)
-            if isinstance(read, InFlight):
+            if item.operation is not None:
+                if ready := self._histories.admit(read):
+                    queued.append(ready)
+            elif isinstance(read, InFlight):
                 queued.append(read)
             else:
-                self._answer(read)
+                if isinstance(read, Done) and read.cancels is not None:
+                    queued = self._cancel(read.cancels, item.addressee.user_id, queued)
+                self._histories.answer(read)
         if queued:
             self._queue.add(queued)
+
+    def _cancel(self, request_id: str, user: str | None, queued: list[InFlight]) -> list[InFlight]:
+        """Answer the request, if it has not started, wherever it waits. Returns what is left of ``queued``."""
+
+        def unwanted(item: InFlight) -> bool:
+            return item.addressee.request_id == request_id and item.addressee.user_id == user
+
+        found = [item for item in queued if unwanted(item)]
+        for item in (*found, *self._queue.remove(unwanted), *self._histories.cancel(unwanted)):
+            self._histories.answer(Outcome(item, RequestError("cancelled", "the client cancelled it"), "queue"))
+        return [item for item in queued if not unwanted(item)] if found else queued
 
     def _settle(self, wait: float) -> None:
         """Apply confirmations, waiting for the first one up to ``wait`` seconds."""
@@ -181,12 +201,16 @@ class Intake:
     def _finish(self) -> None:
         self._drain = budget = Deadline(self._settings.drain_s, self._clock())
         self._consumer.pause()
-        while self._tracker.unfinished(self._tracker.owned()) and self._may_wait(budget):
+        while self._is_unfinished(self._tracker.owned()) and self._may_wait(budget):
             # The group is still served. What a pause did not stop is not tracked: the next owner reads it again.
             self._consumer.poll(0.0, 1)
             self._let_finish(budget)
         self._commit(at_once=True)
         self._publish(at_once=True)
+
+    def _is_unfinished(self, partitions: Sequence[Partition]) -> bool:
+        """Records are, or histories wait to be written."""
+        return self._tracker.unfinished(partitions) > 0 or self._histories.unflushed()
 
     def _may_wait(self, budget: Deadline) -> bool:
         return budget.left(self._clock(), keep=self._commits.reserve) > 0 and not self._halted()
@@ -194,6 +218,7 @@ class Intake:
     def _let_finish(self, budget: Deadline) -> None:
         self.tick = self._clock()
         self._queue.sweep()
+        self._histories.sweep(self.tick)
         self._commits.drain(self._consumer)
         self._settle(min(_HOLD_S, budget.left(self.tick)))
 
@@ -210,7 +235,7 @@ class Intake:
     def revoked(self, partitions: Sequence[Partition]) -> None:
         self._observer.rebalanced("revoked", len(partitions))
         budget = self._drain or Deadline(self._settings.revoke_drain_s, self._clock())
-        while self._tracker.unfinished(partitions) and self._may_wait(budget):
+        while self._is_unfinished(partitions) and self._may_wait(budget):
             self._let_finish(budget)
         self._commit(at_once=True)
         self._give_up(partitions, budget.left(self._clock()))
@@ -245,6 +270,8 @@ class Intake:
         self._publish_due = 0.0
 
     def _withdraw(self, partitions: Collection[Partition], seconds: float) -> None:
+        for item in self._histories.drop(partitions):
+            self._release(item)
         for item in self._commits.withdraw(partitions, seconds):
             self._release(item)
 

@@ -4,9 +4,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from consumer.serving.in_flight import InFlight
+from consumer.serving.in_flight import InFlight, Job
 from consumer.serving.observer import ServingObserver
-from consumer.serving.writer import Job, ReplyWriter, Sent
+from consumer.serving.writer import ReplyWriter, Sent
 from consumer.stream.producer import ReplyProducer
 from consumer.stream.settings import KafkaSettings
 
@@ -73,6 +73,8 @@ class AtLeastOnce:
             sends = self._writer.write(job)
             job.item.awaiting = len(sends)
             due += sends
+            if not sends:
+                self._finish(job.item)
         for sent in due:  # all at once: the client puts what comes close together into one request
             self._send(sent)
         self._collect(0)
@@ -123,5 +125,8 @@ class AtLeastOnce:
     def _settle(self, item: InFlight) -> None:
         item.awaiting -= 1
         if item.awaiting == 0:
-            self._writer.finished(item)
-            self._finished.append(item)
+            self._finish(item)
+
+    def _finish(self, item: InFlight) -> None:
+        self._writer.finished(item)
+        self._finished.append(item)

@@ -2,9 +2,11 @@
 
 import logging
 
+from consumer.histories.history import Change
+from consumer.histories.operation import Operation, UserKey
 from consumer.serving.coalesce import run_key
 from consumer.serving.deadlines import Moment
-from consumer.serving.in_flight import Denied, InFlight, Outcome, Repeat
+from consumer.serving.in_flight import Denied, Done, InFlight, Outcome, Repeat
 from consumer.serving.load_settings import LoadSettings
 from consumer.serving.offsets import Ticket
 from consumer.serving.recaller import Recaller
@@ -13,11 +15,13 @@ from consumer.serving.topics import reply_topics, rules_of
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.dead_letter import SourceRecord
 from consumer.wire.errors import Addressee, WireError
+from consumer.wire.events import WireEvent
 from consumer.wire.fields import WireRequest
 from consumer.wire.headers import UNREADABLE, RequestHeaders, reply_topic_allowed
 from consumer.wire.request import RequestDecoder, to_recall_request
 from consumer.wire.settings import RecallDefaults, WireLimits
 from engine.errors import RequestError
+from engine.request import NO_ITEMS, ItemIds
 
 _NO_DEADLINE = float("inf")
 
@@ -44,14 +48,16 @@ class RequestReader:
         self._load = load or LoadSettings()
         self._levels = len(engine.spec.levels)
 
-    def read(self, record: SourceRecord, ticket: Ticket, now: Moment) -> InFlight | Outcome | Repeat | Denied:
-        """A request to be queued, or an answer that needs no engine."""
+    def read(self, record: SourceRecord, ticket: Ticket, now: Moment) -> InFlight | Outcome | Repeat | Denied | Done:
+        """A request to be queued, or what needs no engine. One with an ``operation`` goes by its user's history."""
         headers = RequestHeaders.parse(record.headers) if record.headers_readable else UNREADABLE
         try:
             wire = self._decoder.decode(record.value, record.key)
         except WireError as error:
             item = self._item(record, ticket, now, headers, error)
             return self._denied(item) or Outcome(item, error, "decode")
+        if isinstance(wire, WireEvent):
+            return self._event(record, ticket, now, headers, wire)
         item = self._item(record, ticket, now, headers, wire)
         if denied := self._denied(item):
             return denied
@@ -62,9 +68,13 @@ class RequestReader:
             default_ms=defaults.deadline_ms,
             maximum_ms=defaults.max_deadline_ms,
         )
-        if item.deadline <= now.monotonic:
+        change: Change | None = None if wire.append is None else "extend"
+        change = change if wire.history is None else "set"
+        if item.deadline <= now.monotonic:  # what happened has happened, though
+            self._operate(item, wire.user_id, change, wire.history if wire.append is None else wire.append)
             return Outcome(item, RequestError("expired", "the deadline had passed when the request was read"), "admit")
         if repeat := self._repeat(item, wire):
+            self._operate(item, wire.user_id, change, wire.history if wire.append is None else wire.append)
             return repeat
         try:
             self._fill(item, wire, defaults)
@@ -73,12 +83,70 @@ class RequestReader:
         except Exception as error:
             log.exception("a request could not be validated")
             return Outcome(item, RequestError("internal", f"validation failed: {type(error).__name__}"), "validate")
+        if wire.tokens is None:
+            waits = wire.history is None
+            self._operate(item, wire.user_id, change, wire.history if wire.append is None else wire.append, waits=waits)
         return item
+
+    def resume(self, item: InFlight, history: ItemIds) -> InFlight | Outcome:
+        """A request whose history was looked up."""
+        try:
+            if item.request is not None:
+                item.request.history = history
+                self._engine.validate(item.request)
+                item.tokens = self._engine.estimate_tokens(item.request)
+        except RequestError as error:
+            return Outcome(item, error, "validate")
+        except Exception as error:
+            log.exception("a request could not be validated")
+            return Outcome(item, RequestError("internal", f"validation failed: {type(error).__name__}"), "validate")
+        return item
+
+    def _event(
+        self, record: SourceRecord, ticket: Ticket, now: Moment, headers: RequestHeaders, wire: WireEvent
+    ) -> Outcome | Done:
+        item = self._item(record, ticket, now, headers, wire)
+        if headers.error is not None:
+            return Outcome(item, RequestError("bad_request", headers.error), "validate")
+        if wire.type == "event":
+            self._operate(item, wire.user_id, "append", wire.items, told=False)
+        elif wire.type == "forget":
+            self._repeats.forget(wire.user_id)
+            self._operate(item, wire.user_id, "forget", told=False)
+        return Done(item, wire.cancels)
+
+    @staticmethod
+    def _operate(
+        item: InFlight,
+        user: str | None,
+        change: Change | None,
+        items: ItemIds | None = None,
+        *,
+        waits: bool = False,
+        told: bool | None = None,
+    ) -> None:
+        """Have it go by the user's history: to change it, to be answered from it (``waits``), or both."""
+        if user is None or (change is None and not waits):
+            return
+        ticket = item.ticket
+        item.operation = Operation(
+            item,
+            UserKey(ticket.partition.topic, user),
+            ticket.partition,
+            ticket.epoch,
+            ticket.offset,
+            change,
+            item.admitted,
+            NO_ITEMS if items is None else items,
+            waits,
+            told=not waits if told is None else told,
+        )
 
     def _repeat(self, item: InFlight, wire: WireRequest) -> Repeat | None:
         if item.headers.error is not None or not self._repeats.enabled:
             return None
-        identity = identity_of(item.record, item.headers)
+        held = wire.history is None and wire.tokens is None
+        identity = identity_of(item.record, item.headers, placed=held)
         found = self._repeats.get(identity, wire.catalog)
         if found is None:
             item.identity = identity
@@ -100,6 +168,8 @@ class RequestReader:
         self, record: SourceRecord, ticket: Ticket, now: Moment, headers: RequestHeaders, addressee: Addressee
     ) -> InFlight:
         named = addressee.request_id is not None or headers.correlation_id is not None
+        if isinstance(addressee, WireEvent) or (isinstance(addressee, WireError) and addressee.event):
+            named = False
         return InFlight(
             record,
             ticket,

@@ -13,10 +13,14 @@ log = logging.getLogger(__name__)
 
 
 class ModelInfo(Protocol):
-    """What is asked of a model's description: one entry of ``levels`` per SID level."""
+    """What is asked of a model's description: one entry of ``levels`` per SID level; how a history is cut."""
 
     @property
     def levels(self) -> Sequence[object]: ...
+    @property
+    def max_history_items(self) -> int: ...
+    @property
+    def history_drop(self) -> int: ...
 
 
 class Running(Protocol):
@@ -31,7 +35,7 @@ class Running(Protocol):
 
 
 class Recaller(Protocol):
-    """``engine.recall_engine.RecallEngine``; ``submit`` is called from one thread, the others from another."""
+    """``engine.recall_engine.RecallEngine``; one thread calls ``submit`` and ``forget``, any the others."""
 
     @property
     def spec(self) -> ModelInfo: ...
@@ -47,6 +51,9 @@ class Recaller(Protocol):
 
         Raises DeviceError when the device is lost, anything else is a bug.
         """
+
+    def forget(self, user: str) -> None:
+        """Erase what is kept of a user on the device."""
 
 
 class Attempt:

@@ -23,13 +23,15 @@ Identity = bytes
 """Equal for two records only if the same reply answers both."""
 
 
-def identity_of(record: SourceRecord, headers: RequestHeaders) -> Identity:
+def identity_of(record: SourceRecord, headers: RequestHeaders, *, placed: bool = False) -> Identity:
     """Of all that the reply depends on but the catalog, and of the correlation id, without one of the record's place.
 
-    A topic has its own defaults, a record that was written over a deleted one has other bytes.
+    A topic has its own defaults, a record that was written over a deleted one has other bytes. ``placed``: the reply
+    depends on the records before it, so that only the same record is the same request.
     """
     correlation_id = headers.correlation_id
-    named = b"%d:%d" % (record.partition, record.offset) if correlation_id is None else b"=" + correlation_id
+    named = b"%d:%d" % (record.partition, record.offset) if correlation_id is None or placed else b""
+    named += b"" if correlation_id is None else b"=" + correlation_id
     address = _address(record.topic, headers.reply_topic, headers.reply_partition)
     key, value = record.key or b"", record.value or b""
     lengths = _LENGTHS.pack(len(named), len(address), len(key))
@@ -42,11 +44,12 @@ def _address(topic: str, reply_topic: str | None, reply_partition: int | None) -
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """A reply that the broker confirmed; ``catalog`` is the version in it, ``at`` seconds of the clock."""
+    """A reply to ``user`` that the broker confirmed; ``catalog`` is the version in it, ``at`` seconds of the clock."""
 
     value: bytes
     catalog: str
     at: float
+    user: str | None
 
 
 class RepeatCache:
@@ -69,8 +72,8 @@ class RepeatCache:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def put(self, identity: Identity, value: bytes, catalog: str) -> None:
-        answered = Answered(value, catalog, self._clock())
+    def put(self, identity: Identity, value: bytes, catalog: str, user: str | None = None) -> None:
+        answered = Answered(value, catalog, self._clock(), user)
         with self._lock:
             if identity in self._kept:
                 self._drop(identity)
@@ -95,6 +98,12 @@ class RepeatCache:
                 return None
             self._kept.move_to_end(identity)
             return found
+
+    def forget(self, user: str) -> None:
+        """Drop the user's replies."""
+        with self._lock:
+            for identity in [identity for identity, each in self._kept.items() if each.user == user]:
+                self._drop(identity)
 
     def _drop(self, identity: Identity) -> None:
         self.size -= len(self._kept.pop(identity).value)

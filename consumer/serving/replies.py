@@ -4,8 +4,8 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Literal
 
+from consumer.serving.in_flight import Job
 from consumer.serving.publisher import Publisher
-from consumer.serving.writer import Job
 
 
 class ReplyLoop:

@@ -9,6 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 
+from consumer.histories.items import Cap
+from consumer.histories.redis_store import RedisStore
+from consumer.histories.settings import HistorySettings
 from consumer.serving.bad_records import BadRecordLimit
 from consumer.serving.batch_queue import BatchQueue
 from consumer.serving.batcher import TurnedAway
@@ -16,6 +19,7 @@ from consumer.serving.cost_model import UNKNOWN, CostModel, Prior
 from consumer.serving.delivery import delivery_of
 from consumer.serving.device import Answered, DeviceLoop, ignore
 from consumer.serving.errands import Errands
+from consumer.serving.histories import Histories
 from consumer.serving.in_flight import InFlight, Outcome
 from consumer.serving.intake import Intake
 from consumer.serving.last_replies import Catalogs, LastReplies
@@ -52,9 +56,9 @@ class ServingLoop:
 
     ``active_catalog`` names the version that requests are served from which ask for none; without it, requests that
     come again go through the engine again. ``prior``: what a batch takes before one was measured; ``catalogs`` are
-    needed where ``load`` has last replies sent. ``errands`` are served between batches; ``answered`` hears of every
-    batch, on the device thread. ``start`` once, then either ``run_until_stopped`` (a process) or ``stop``
-    (from any thread).
+    needed where ``load`` has last replies sent. ``store`` has the durable copy of the histories, unless
+    ``histories.store`` is off. ``errands`` are served between batches; ``answered`` hears of every batch, on the device
+    thread. ``start`` once, then either ``run_until_stopped`` (a process) or ``stop`` (from any thread).
     """
 
     def __init__(
@@ -68,6 +72,8 @@ class ServingLoop:
         load: LoadSettings | None = None,
         prior: Prior = UNKNOWN,
         catalogs: Catalogs | None = None,
+        histories: HistorySettings | None = None,
+        store: RedisStore | None = None,
         active_catalog: Callable[[], str | None] = lambda: None,
         errands: Errands | None = None,
         answered: Answered = ignore,
@@ -85,13 +91,14 @@ class ServingLoop:
         self._stopping = threading.Event()
         self._signals = 0
         self._failure: str | None = None
+        errands = errands or Errands()
         load = load or LoadSettings()
         self._costs = CostModel(prior)
         self._queue = BatchQueue(
             batch,
             clock,
             self._answer_expired,
-            errands or Errands(),
+            errands,
             load=load,
             costs=self._costs,
             turned_away=self._answer_turned_away,
@@ -105,13 +112,25 @@ class ServingLoop:
             kafka, batch, writer, lambda items: self._intake.confirmed(items), self._observer, clock, self._halted
         )
         self._replies = ReplyLoop(publisher)
+        reader = RequestReader(engine, kafka, limits, defaults, repeats, load)
+        self._histories = Histories(
+            histories or HistorySettings(),
+            Cap(engine.spec.max_history_items, engine.spec.history_drop),
+            store,
+            reader,
+            self._queue.add,
+            self._replies.put,
+            self._answer_expired,
+            lambda user: self._forget(user, errands),
+            clock,
+        )
         self._device = DeviceLoop(engine, self._queue, self._answer_served, self._observer, clock, answered)
         self._intake = Intake(
             kafka,
             batch,
-            RequestReader(engine, kafka, limits, defaults, repeats, load),
+            reader,
             self._queue,
-            self._replies.put,
+            self._histories,
             self._observer,
             clock,
             self._halted,
@@ -120,6 +139,7 @@ class ServingLoop:
         )
         self._intake_thread = self._thread("intake", self._run_intake)
         self._device_thread = self._thread("device", lambda: self._guard("device", self._device.run))
+        self._store_thread = self._thread("histories", lambda: self._guard("histories", self._histories.run))
         self._reply_thread = self._thread("replies", lambda: self._guard("replies", self._replies.run))
 
     @property
@@ -129,7 +149,7 @@ class ServingLoop:
 
     def start(self) -> None:
         """Join the group and serve."""
-        for thread in (self._reply_thread, self._device_thread, self._intake_thread):
+        for thread in (self._reply_thread, self._device_thread, self._store_thread, self._intake_thread):
             thread.start()
 
     def drain(self) -> None:
@@ -177,6 +197,7 @@ class ServingLoop:
             group=view.group,
             step=self._queue.step,
             prediction_errors=dict(self._costs.errors()),
+            histories=self._histories.snapshot(),
         )
 
     def _halted(self) -> bool:
@@ -220,8 +241,9 @@ class ServingLoop:
         else:
             self._intake_thread.join()
         self._queue.close()
+        self._histories.stop()
         self._replies.stop()
-        for thread in (self._device_thread, self._reply_thread):
+        for thread in (self._device_thread, self._reply_thread, self._store_thread):
             if thread.ident is not None:
                 thread.join(_JOIN_S)
         if not self._reply_thread.is_alive():
@@ -249,13 +271,13 @@ class ServingLoop:
         for item in items:
             self._observer.expired("queue")
             late = RequestError("expired", "the deadline passed before the engine was free")
-            self._replies.put(Outcome(item, late, "queue"))
+            self._histories.answer(Outcome(item, late, "queue"))
 
     def _answer_served(self, outcome: Outcome) -> None:
         item, answer = outcome.item, outcome.answer
         if self._last_replies is not None and isinstance(answer, RecallResult):
             self._last_replies.put(item.addressee.user_id, item.asked, answer)
-        self._replies.put(outcome)
+        self._histories.answer(outcome)
 
     def _answer_turned_away(self, gone: Sequence[TurnedAway[InFlight]]) -> None:
         """With the user's last reply where that is allowed and there is one, else ``rejected``."""
@@ -265,9 +287,15 @@ class ServingLoop:
                 found = self._last_replies.find(item.addressee.user_id, item.asked)
             if found is not None:
                 result, age = found
-                self._replies.put(Outcome(item, result, "queue", ("last_reply",), age))
+                self._histories.answer(Outcome(item, result, "queue", ("last_reply",), age))
                 continue
             self._observer.turned_away("quota" if each.quota else "late")
             why = "other callers have a better right to the time there is" if each.quota else "too much is waiting"
             refusal = RequestError("overloaded", f"it could not be answered before its deadline: {why}")
-            self._replies.put(Outcome(item, refusal, "queue"))
+            self._histories.answer(Outcome(item, refusal, "queue"))
+
+    def _forget(self, user: str, errands: Errands) -> None:
+        """Nothing of the user stays in this process."""
+        if self._last_replies is not None:
+            self._last_replies.forget(user)
+        errands.forget(user)

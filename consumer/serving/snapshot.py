@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from consumer.serving.histories import HistoriesSnapshot
 from consumer.stream.group import UNDECIDED, GroupView
 
 
@@ -48,3 +49,4 @@ class ServingSnapshot:
     group: GroupView = UNDECIDED
     step: int = 0
     prediction_errors: Mapping[str, float] = field(default_factory=dict)
+    histories: HistoriesSnapshot = field(default_factory=HistoriesSnapshot)

@@ -4,11 +4,11 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from consumer.serving.in_flight import InFlight
+from consumer.serving.in_flight import InFlight, Job
 from consumer.serving.observer import ServingObserver
 from consumer.serving.publisher import IDLE_S
 from consumer.serving.turns import Run, Turns
-from consumer.serving.writer import Job, ReplyWriter, Sent
+from consumer.serving.writer import ReplyWriter, Sent
 from consumer.stream.errors import StreamError
 from consumer.stream.outage import Outage
 from consumer.stream.producer import Failure

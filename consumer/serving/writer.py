@@ -6,7 +6,7 @@ from collections.abc import Callable
 from msgspec import Struct, structs
 
 from consumer.serving.bad_records import BadRecordLimit
-from consumer.serving.in_flight import BAD_RECORD, Answer, Denied, InFlight, Outcome, Repeat
+from consumer.serving.in_flight import BAD_RECORD, Answer, Done, InFlight, Job, Outcome, Repeat
 from consumer.serving.observer import ReplyTimes, ServingObserver
 from consumer.serving.repeats import RepeatCache
 from consumer.serving.tracing import RequestTracer
@@ -28,8 +28,6 @@ _DEAD_REASON: dict[FailureKind, str] = {
     "too_large": "reply_too_large",
     "refused": "reply_refused",
 }
-
-Job = Outcome | Repeat | Denied
 
 log = logging.getLogger(__name__)
 
@@ -80,11 +78,14 @@ class ReplyWriter:
         self._tracer = tracer
 
     def write(self, job: Job) -> list[Sent]:
-        """All that is due: a reply, a dead letter, or both."""
+        """All that is due: a reply, a dead letter, both, or nothing."""
         if isinstance(job, Outcome):
             return self._answer(job)
         if isinstance(job, Repeat):
             return [self._answer_again(job)]
+        if isinstance(job, Done):
+            self._trace(job.item, "event")
+            return []
         self._trace(job.item, "reply_topic_denied")
         return [self._dead_letter(job.item, "reply_topic_denied", job.message, "admit")]
 
@@ -117,7 +118,7 @@ class ReplyWriter:
             if sent.catalog is not None and now < sent.item.deadline:
                 self._observer.in_time()
             if sent.item.identity is not None and sent.catalog is not None:  # it holds items
-                self._repeats.put(sent.item.identity, sent.value, sent.catalog)
+                self._repeats.put(sent.item.identity, sent.value, sent.catalog, sent.item.addressee.user_id)
 
     def finished(self, item: InFlight) -> None:
         """All that was due for the record is delivered."""

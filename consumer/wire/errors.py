@@ -22,7 +22,10 @@ class Addressee(Protocol):
 
 
 class WireError(RequestError):
-    """The record is no valid request; carries what could still be read, so that an error reply can be addressed."""
+    """The record is no valid request; carries what could still be read, so that an error reply can be addressed.
+
+    ``event``: it says that it is one, so nobody awaits a reply.
+    """
 
     def __init__(
         self,
@@ -33,12 +36,14 @@ class WireError(RequestError):
         user_id: str | None = None,
         labels: Mapping[str, str] | None = None,
         codec: Codec = "msgpack",
+        event: bool = False,
     ) -> None:
         super().__init__(code, message)
         self.request_id = request_id
         self.user_id = user_id
         self.labels: Mapping[str, str] = labels or {}
         self.codec: Codec = codec
+        self.event = event
 
 
 class ReplyError(RecallstreamError):

@@ -76,7 +76,8 @@ class RequestFields(msgspec.Struct, frozen=True, kw_only=True):
 class WireRequest(RequestFields, frozen=True, kw_only=True, eq=False):
     """One valid request as it was sent; a field that is ``None`` takes its default from the settings.
 
-    ``history``: int64 ``[n]`` or strings, oldest first; ``tokens``: int32 ``[n]``; exactly one of the two is given.
+    ``history`` and ``append``: int64 ``[n]`` or strings, oldest first; ``tokens``: int32 ``[n]``. At most one of the
+    three is given, and without ``history`` and ``tokens`` a ``user_id``.
     ``exclude``: int64 ``[n]`` or strings. ``user_id``: the record's key where the request names none.
     """
 
@@ -84,6 +85,7 @@ class WireRequest(RequestFields, frozen=True, kw_only=True, eq=False):
 
     v: int | None = None
     history: ItemIds | None = None
+    append: ItemIds | None = None
     tokens: NDArray[np.int32] | None = None
     exclude: ItemIds = NO_ITEMS
 

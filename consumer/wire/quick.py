@@ -12,6 +12,7 @@ from msgspec import Meta, Raw
 from msgspec.structs import force_setattr
 
 from consumer.wire.arrays import read_item_ids, read_tokens
+from consumer.wire.events import EventFields, WireEvent, to_event
 from consumer.wire.fields import MAX_LABELS, MAX_WIDTHS, Beam, Count, Filter, Int64, JsonRequest, WireRequest
 from consumer.wire.settings import WireLimits
 from engine.errors import RequestError
@@ -21,7 +22,16 @@ _MAPS = ("beam", "filter", "labels", "context")
 _NIL = 0xC0
 _BRACE = ord("{")
 
+_EVENT = b"event"
+
 S = TypeVar("S", bound=msgspec.Struct)
+
+
+class _QuickEvent(EventFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Its items in binary: others are for the careful reader."""
+
+    items: bytes
+    v: Literal[1] | None = None
 
 
 class QuickReader:
@@ -30,6 +40,8 @@ class QuickReader:
     def __init__(self, limits: WireLimits) -> None:
         self._bytes, self._string = limits.max_value_bytes, limits.max_string
         self._history, self._tokens, self._exclude = limits.max_history, limits.max_tokens, limits.max_exclude
+        self._limits = limits
+        self._event = msgspec.msgpack.Decoder(_QuickEvent).decode
         self._msgpack = msgspec.msgpack.Decoder(_typed(WireRequest, limits)).decode
         self._json = msgspec.json.Decoder(_typed(JsonRequest, limits)).decode
 
@@ -46,12 +58,16 @@ class QuickReader:
             for name in _MAPS:
                 if name in entries and entries_of(bytes(entries[name])) is None:
                     return None
-            history, tokens = wire.history, wire.tokens
-            if (history is None) == (tokens is None) or wire.explain or (wire.exclude_history and history is None):
+            history, append, tokens = wire.history, wire.append, wire.tokens
+            if (history is not None) + (append is not None) + (tokens is not None) > 1 or wire.explain:
                 return None
             if history is not None:
                 force_setattr(wire, "history", read_item_ids("history", history, self._history, self._string))
-            else:
+            elif append is not None:
+                force_setattr(wire, "append", read_item_ids("append", append, self._history, self._string))
+            elif tokens is not None:
+                if wire.exclude_history:
+                    return None
                 force_setattr(wire, "tokens", read_tokens("tokens", tokens, self._tokens))
             if wire.exclude is not NO_ITEMS:
                 exclude = read_item_ids("exclude", wire.exclude, self._exclude, self._string)
@@ -59,6 +75,18 @@ class QuickReader:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, RequestError):
             return None
         return wire
+
+    def read_event(self, value: bytes, user: str | None) -> WireEvent | None:
+        """An event in msgpack; ``user``: whom the record's key names. None: not for this reader."""
+        if len(value) > self._bytes or _EVENT not in value or value[0] == _BRACE:
+            return None
+        try:
+            fields = self._event(value)
+            if _msgpack_entries(value) is None:
+                return None
+            return to_event(fields, fields.items, user, "msgpack", self._limits)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RequestError):
+            return None
 
 
 _packed = msgspec.msgpack.Decoder(dict[str, Raw]).decode
@@ -100,6 +128,7 @@ def _typed(base: type[WireRequest], limits: WireLimits) -> type[WireRequest]:
         base,
         v=(Literal[1] | None, None),
         history=(bytes | _list(item, limits.max_history) | None, None),
+        append=(bytes | _list(item, limits.max_history) | None, None),
         tokens=(bytes | _list(token, limits.max_tokens) | None, None),
         exclude=(_list(item, limits.max_exclude), NO_ITEMS),
         template=(name | None, None),

@@ -11,6 +11,7 @@ from msgspec.structs import force_setattr
 from consumer.wire.arrays import binary_of, read_item_ids, read_tokens
 from consumer.wire.codec import Shape, codec_of, read_map
 from consumer.wire.errors import Codec, WireError
+from consumer.wire.events import EVENT_TYPES, EventFields, WireEvent, to_event
 from consumer.wire.fields import (
     MAX_FIELDS,
     MAX_LABELS,
@@ -27,7 +28,7 @@ from consumer.wire.fields import (
 from consumer.wire.quick import QuickReader
 from consumer.wire.settings import RecallDefaults, WireLimits
 from engine.errors import RequestError
-from engine.request import BeamPolicy, RecallRequest, TagFilter
+from engine.request import NO_ITEMS, BeamPolicy, RecallRequest, TagFilter
 
 MAX_MESSAGE = 256
 
@@ -39,36 +40,47 @@ class RequestDecoder:
         self._limits = limits
         self._quick = QuickReader(limits)
 
-    def decode(self, value: bytes | None, key: bytes | None) -> WireRequest:
+    def decode(self, value: bytes | None, key: bytes | None) -> WireRequest | WireEvent:
         """One record. Raises ``WireError`` and nothing else, whatever the bytes."""
         wire = self._quick.read(value) if value else None
         if wire is None:
-            return read_carefully(value, key, self._limits)
+            event = self._quick.read_event(value, user_of(key)) if value else None
+            return event or read_carefully(value, key, self._limits)
         if wire.user_id is None:
             force_setattr(wire, "user_id", user_of(key))
+        if wire.user_id is None and wire.history is None and wire.tokens is None:
+            return read_carefully(value, key, self._limits)
         return wire
 
 
 def decode(value: bytes | None, *, key: bytes | None, limits: WireLimits) -> WireRequest:
-    """Read and check one record. Raises ``WireError`` and nothing else, whatever the bytes."""
-    return _decoder(limits).decode(value, key)
+    """Read and check one request. Raises ``WireError`` and nothing else, whatever the bytes."""
+    wire = _decoder(limits).decode(value, key)
+    if isinstance(wire, WireEvent):
+        raise WireError("bad_request", f"type: {wire.type}, where a request is wanted", event=True)
+    return wire
 
 
-def read_carefully(value: bytes | None, key: bytes | None, limits: WireLimits) -> WireRequest:
+def read_carefully(value: bytes | None, key: bytes | None, limits: WireLimits) -> WireRequest | WireEvent:
     """Field by field, so that an error names the place. Raises ``WireError`` and nothing else, whatever the bytes."""
     fields: dict[str, Any] = {}
     try:
         _read(value, limits, fields)
-        return _validate(fields, codec_of(value or b""), key, limits)
+        read = _validate_event if _is_event(fields) else _validate
+        return read(fields, codec_of(value or b""), key, limits)
     except RequestError as error:
+        event = _is_event(fields)
         request_id, user_id, labels = fields.get("request_id"), fields.get("user_id"), fields.get("labels")
         raise WireError(
             error.code,
             error.message[:MAX_MESSAGE],
-            request_id=request_id if isinstance(request_id, str) and len(request_id) <= MAX_REQUEST_ID else None,
+            request_id=request_id
+            if isinstance(request_id, str) and len(request_id) <= MAX_REQUEST_ID and not event
+            else None,
             user_id=user_id if isinstance(user_id, str) and len(user_id) <= MAX_USER_ID else user_of(key),
             labels=labels if _are_labels(labels, limits) else None,
             codec=codec_of(value or b""),
+            event=event,
         ) from None
 
 
@@ -94,6 +106,8 @@ def user_of(key: bytes | None) -> str | None:
 def to_recall_request(wire: WireRequest, defaults: RecallDefaults, levels: int) -> RecallRequest:
     """Fill in the settings' defaults for a model of ``levels`` SID levels. Raises ``RequestError``.
 
+    The history of a request that brings none is what it appends, until the one that is held for the user is known.
+
     Without ``beam`` the default width is raised to ``top_k``; without ``top_k`` the default is lowered to the beam.
     """
     beam = wire.beam
@@ -107,10 +121,13 @@ def to_recall_request(wire: WireRequest, defaults: RecallDefaults, levels: int) 
         policy = BeamPolicy(widths, beam.margin, beam.min_width or 1)
         top_k = wire.top_k or min(defaults.top_k, widths[-1])
     tags = wire.filter
+    history = wire.history
+    if history is None and wire.tokens is None:
+        history = NO_ITEMS if wire.append is None else wire.append
     return RecallRequest(
         beam=policy,
         top_k=top_k,
-        history=wire.history,
+        history=history,
         tokens=wire.tokens,
         template=wire.template or defaults.template,
         context=wire.context,
@@ -120,6 +137,7 @@ def to_recall_request(wire: WireRequest, defaults: RecallDefaults, levels: int) 
         exclude_history=wire.exclude_history,
         filter=None if tags is None else TagFilter(tags.any or (), tags.all, tags.none),
         catalog=wire.catalog,
+        session=wire.user_id,
         return_sids=wire.return_sids,
         return_fields=wire.return_fields,
     )
@@ -144,7 +162,8 @@ def _shape(limits: WireLimits) -> Shape:
     tags = {f"filter.{part}": limits.max_tags for part in ("any", "all", "none")}
     return {
         **dict.fromkeys(RequestFields.__struct_fields__, 0),
-        **{"": MAX_FIELDS, "v": 0, "append": limits.max_history, "history": limits.max_history},
+        **{"": MAX_FIELDS, "v": 0, "ts": 0},
+        **dict.fromkeys(("append", "history", "items"), limits.max_history),
         **{"tokens": limits.max_tokens, "exclude": limits.max_exclude, "return_fields": limits.max_fields},
         **{"context": limits.max_context, "context.*": 0, "labels": MAX_LABELS, "labels.*": 0},
         **{"beam": MAX_FIELDS, **{f"beam.{name}": 0 for name in Beam.__struct_fields__}, "beam.widths": MAX_WIDTHS},
@@ -177,20 +196,23 @@ def _validate(fields: dict[str, Any], codec: Codec, key: bytes | None, limits: W
         checked = msgspec.convert(given, RequestFields)
     except msgspec.ValidationError as error:
         raise _bad(_explain(str(error))) from None
-    _refuse_later_parts(checked, given)
+    _refuse_later_parts(checked)
     _check_strings(checked, limits.max_string)
-    history, tokens = given.get("history"), given.get("tokens")
-    if (history is None) == (tokens is None):
-        none = "history: not given, and a history that the service holds is not supported by this version"
-        raise _bad(none if history is None else "history and tokens: only one may be given")
-    if checked.exclude_history and history is None:
+    tokens = given.get("tokens")
+    contexts = [name for name in ("history", "append", "tokens") if name in given]
+    if len(contexts) > 1:
+        raise _bad(f"{' and '.join(contexts)}: only one may be given")
+    if checked.exclude_history and tokens is not None:
         raise _bad("exclude_history: needs history")
     values = msgspec.structs.asdict(checked) | {"v": fields.get("v")}
     if checked.user_id is None:
         values["user_id"] = user_of(key)
-    if history is not None:
-        history = binary_of("history", history, codec)
-        values["history"] = read_item_ids("history", history, limits.max_history, limits.max_string)
+    if values["user_id"] is None and contexts not in (["history"], ["tokens"]):
+        raise _bad("history: not given, and neither user_id nor the record's key says whose it is")
+    for name in ("history", "append"):
+        if name in given:
+            ids = binary_of(name, given[name], codec)
+            values[name] = read_item_ids(name, ids, limits.max_history, limits.max_string)
     if tokens is not None:
         values["tokens"] = read_tokens("tokens", binary_of("tokens", tokens, codec), limits.max_tokens)
     if "exclude" in given:
@@ -200,10 +222,23 @@ def _validate(fields: dict[str, Any], codec: Codec, key: bytes | None, limits: W
     return (JsonRequest if codec == "json" else WireRequest)(**values)
 
 
-def _refuse_later_parts(checked: RequestFields, given: dict[str, Any]) -> None:
+def _is_event(fields: dict[str, Any]) -> bool:
+    kind = fields.get("type")
+    return isinstance(kind, str) and kind in EVENT_TYPES
+
+
+def _validate_event(fields: dict[str, Any], codec: Codec, key: bytes | None, limits: WireLimits) -> WireEvent:
+    given = {name: content for name, content in fields.items() if content is not None}
+    try:
+        checked = msgspec.convert(given, EventFields)
+    except msgspec.ValidationError as error:
+        raise _bad(_explain(str(error))) from None
+    return to_event(checked, given.get("items"), user_of(key), codec, limits)
+
+
+def _refuse_later_parts(checked: RequestFields) -> None:
     unsupported = {
         "type": checked.type != "recall",
-        "append": "append" in given,
         "explain": checked.explain,
     }
     for name, used in unsupported.items():

@@ -13,6 +13,8 @@ from engine.request import ItemIds, RecallRequest, RecallResult
 @dataclass(frozen=True)
 class FakeSpec:
     levels: tuple[int, ...] = (0, 1, 2)
+    max_history_items: int = 200
+    history_drop: int = 50
 
 
 def _history(request: RecallRequest) -> ItemIds:
@@ -65,6 +67,8 @@ class FakeEngine:
     reject: Callable[[RecallRequest], RequestError | None] | None = None
     sizing: Callable[[RecallRequest], int] = lambda request: len(_history(request))
     batches: list[int] = field(default_factory=list)
+    histories: list[list[int]] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.gate.set()
@@ -76,6 +80,9 @@ class FakeEngine:
     def estimate_tokens(self, request: RecallRequest) -> int:
         return self.sizing(request)
 
+    def forget(self, user: str) -> None:
+        self.forgotten.append(user)
+
     def submit(self, requests: Sequence[RecallRequest]) -> "Finished":
         return Finished(self.recall(requests))
 
@@ -86,4 +93,5 @@ class FakeEngine:
         self.busy.clear()
         if self.fault is not None:
             self.fault(requests)
+        self.histories += [[int(item) for item in _history(request)] for request in requests]
         return [(self.reject and self.reject(request)) or result_for(request) for request in requests]

@@ -11,6 +11,9 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
+from consumer.histories.items import Cap
+from consumer.histories.redis_store import RedisStore
+from consumer.histories.settings import HistorySettings
 from consumer.serving.service import ServingLoop
 from consumer.serving.settings import BatchSettings
 from consumer.serving.snapshot import ServingSnapshot
@@ -21,7 +24,7 @@ from consumer.wire.outgoing import encode_request
 from consumer.wire.reply import RecallReply, decode_reply
 from consumer.wire.settings import RecallDefaults, WireLimits
 from tests.consumer.events import Events
-from tests.consumer.fake_engine import FakeEngine
+from tests.consumer.fake_engine import FakeEngine, FakeSpec
 from tests.consumer.waiting import eventually
 
 REQUESTS = "recall.requests"
@@ -133,6 +136,7 @@ class GroupHarness:
         kafka: KafkaSettings | None = None,
         defaults: RecallDefaults | None = None,
         active_catalog: Callable[[], str | None] = lambda: None,
+        histories: HistorySettings | None = None,
         tracer: RequestTracer | None = None,
         end_process: Callable[[int], None] | None = None,
         events: Events | None = None,
@@ -149,6 +153,8 @@ class GroupHarness:
             limits=WireLimits(),
             defaults=defaults or RecallDefaults(top_k=3, width=4, deadline_ms=30_000),
             active_catalog=active_catalog,
+            histories=histories,
+            store=store_of(histories),
             observer=events,
             tracer=tracer,
             end_process=end_process or _refuse_to_end,
@@ -212,6 +218,13 @@ class Harness(GroupHarness):
     """The same on the embedded broker."""
 
     cluster: MockCluster
+
+
+def store_of(histories: HistorySettings | None) -> RedisStore | None:
+    if histories is None or histories.store == "off" or histories.url is None:
+        return None
+    cap = Cap(FakeSpec().max_history_items, FakeSpec().history_drop)
+    return RedisStore(histories, histories.url.get_secret_value(), cap)
 
 
 def _refuse_to_end(code: int) -> None:
