@@ -8,7 +8,7 @@ import torch
 
 FAMILIES = {
     "prefill attention": r"attend_causal",
-    "decode attention": r"attend_beams|^merge$",
+    "decode attention": r"attend_beams|^(merge|join)$",
     "selection": r"^(expand|sift|refine|rank|resolve)$",
     "norm, rotary, gate, quantise": r"^(normalise|rotate_and_write|gate|quantise_row)$",
     "products": r"gemm|gemv|nvjet|cutlass|cublas|splitk",

@@ -41,6 +41,7 @@ from engine.runtime import buckets
 from engine.settings import EngineSettings
 
 _OFFLINE_RUNS = 8
+_TRACED_REQUESTS = 24  # a trace of more takes longer to write and read than all rounds
 _READY_S = 30.0
 _TIMEOUT_S = 30.0
 _TOP_K = 100
@@ -171,7 +172,7 @@ def run_online(
 def _traced(kafka: KafkaSettings, make: LoadMaker, options: OnlineOptions, load: Pressure) -> Row:
     """A round under the profiler, which makes it slower; how busy the device was."""
     with traced() as timeline:
-        row = asyncio.run(_round(kafka, make.take(options.requests), load))
+        row = asyncio.run(_round(kafka, make.take(min(options.requests, _TRACED_REQUESTS)), load))
     return row | {"device": timeline.row()}
 
 

@@ -19,8 +19,9 @@ class FreeSelection:
     """
 
     def __init__(self, codes: int, device: torch.device) -> None:
-        self._codes, self._kernel = codes, backend.expand_select
+        self._kernel = backend.expand_select
         self._levels = full_levels(codes, device)
+        self._places = torch.arange(codes, dtype=torch.int32, device=device)
         self._tries: dict[tuple[bool, int], LevelTries] = {}
 
     @contextmanager
@@ -33,12 +34,12 @@ class FreeSelection:
             backend.expand_select = self._kernel
 
     def __call__(
-        self, logits: Tensor, scores: Tensor, nodes: Tensor, width: Tensor, keep: Tensor, real: LevelTries, *more: Any
+        self, logits: Tensor, scores: Tensor, nodes: Tensor, width: Tensor, keep: Tensor, _real: LevelTries, *more: Any
     ) -> Selection:
+        """The nodes of the result are places: each beam has one of its own, that the trie and the catalog have, too."""
         tries = self._tries_of(logits.shape[1] == 1, len(width))
-        found = self._kernel(logits, scores, nodes % self._codes, width, keep, tries, *more)
-        leaves = min(len(code) for code in real.code)
-        return found._replace(nodes=found.nodes % leaves)  # the last level's are looked up in the catalog
+        found = self._kernel(logits, scores, nodes, width, keep, tries, *more)
+        return found._replace(nodes=self._places[: found.nodes.shape[1]].expand_as(found.nodes))
 
     def _tries_of(self, first: bool, requests: int) -> LevelTries:
         if (first, requests) not in self._tries:

@@ -14,6 +14,9 @@ from docs.performance_offline import offline_section
 from docs.performance_quality import products_section, quality_section
 from docs.performance_targets import OF_OFFLINE_TARGET, TAIL_TARGET, graph_share, targets_section
 
+NOTES = "notes.md"
+"""Beside the results: what is to be said about them."""
+
 HEAD = f"""# Performance
 
 <!-- Written by `make docs`; do not edit. -->
@@ -43,6 +46,8 @@ same engine with a selection that lets every code follow every other, timed righ
 def performance_page(results: Path = RESULTS) -> str:
     reports = {path.stem: load(path) for path in sorted(results.glob("*.json"))}
     parts, absent = [HEAD, "", *targets_section(list(reports.values()))], []
+    if (results / NOTES).exists():
+        parts.append((results / NOTES).read_text())
     for kind, section in _SECTIONS.items():
         found = [stem for stem in reports if stem.startswith(kind)]
         for stem in found:
@@ -76,7 +81,10 @@ def _online(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
             if whole["padded"]:
                 padding = (f"{ratio:.1%} of {what.replace('_', ' ')}" for what, ratio in whole["padded"].items())
                 yield f"Padding: {', '.join(padding)}.\n"
-            yield f"Graphs captured while it served: {whole['engine_counts'].get('graphs', 0):.0f}.\n"
+            if whole["engine_counts"]:
+                yield f"Graphs captured while it served: {whole['engine_counts'].get('graphs', 0):.0f}.\n"
+            if "note" in whole:
+                yield f"Not all was measured: {whole['note']}.\n"
             if whole["outstanding"] == 4 and not whole["mixed"]:
                 rate = _met(whole["of_offline"] >= OF_OFFLINE_TARGET)
                 tail = _met(whole["p99_over_p50"] <= TAIL_TARGET)
@@ -97,12 +105,16 @@ def _exactness(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
     yield f"{where(report)}. `benchmarks/exactness.py` says what each of these is; scores are log-probabilities.\n"
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in report["rows"]:
-        groups.setdefault(tuple(key for key in row if key not in ("what", "case")), []).append(row)
+        groups.setdefault(tuple(key for key in row if key not in ("what", "case", "note")), []).append(row)
     for columns, rows in groups.items():
         yield from table(
             ("", "case", *(column.replace("_", " ") for column in columns)),
-            [(row["what"], row["case"], *(plain(row[column]) for column in columns)) for row in rows],
+            [(row["what"], _noted(row), *(plain(row[column]) for column in columns)) for row in rows],
         )
+
+
+def _noted(row: Row) -> str:
+    return f"{row['case']} ({row['note']})" if "note" in row else str(row["case"])
 
 
 def _recall(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:

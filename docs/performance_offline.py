@@ -35,6 +35,7 @@ def offline_section(stem: str, report: Mapping[str, Any]) -> Iterator[str]:
     yield from _best_table(found)
     yield from _beams_table(found)
     yield from _rivals_table(found)
+    yield from _notes(rows)
     yield from _memory_table(rows)
     yield from (f"![{plot.stem}](plots/{plot.name})\n" for plot in sorted(PLOTS.glob(f"{stem}-*.svg")))
     yield from _ablation_table(rows)
@@ -199,6 +200,13 @@ def _memory_table(rows: Sequence[Row]) -> Iterator[str]:
         )
 
 
+def _notes(rows: Sequence[Row]) -> Iterator[str]:
+    """What a row says of itself."""
+    noted = [row for row in rows if "note" in row]
+    if noted:
+        yield "\n".join(f"- {row['what']}, {row['case']}: {row['note']}" for row in noted) + "\n"
+
+
 def _ablation_table(rows: Sequence[Row]) -> Iterator[str]:
     if without := list(ablated(rows)):
         yield f"### What each part is worth\n\n{without[0][1]['of']}; one part off at a time.\n"
@@ -210,10 +218,10 @@ def _ablation_table(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _breakdown_tables(rows: Sequence[Row]) -> Iterator[str]:
-    profiled = [row for row in rows if "phases_ms" in row]
+    profiled = _smallest_and_largest([row for row in rows if "phases_ms" in row])
     if profiled:
         yield "### Where the time goes\n"
-        yield "One profiled batch of each case, ms by kernel family; profiling makes it slower.\n"
+        yield "One profiled batch of the smallest and largest cases, ms by kernel family; profiling makes it slower.\n"
     for row in profiled:
         phases: dict[str, dict[str, float]] = row["phases_ms"]
         families = sorted({part for phase in phases.values() for part in phase}, key=lambda part: (part == IDLE, part))
@@ -225,6 +233,11 @@ def _breakdown_tables(rows: Sequence[Row]) -> Iterator[str]:
                 for name, phase in phases.items()
             ],
         )
+
+
+def _smallest_and_largest(rows: Sequence[Row]) -> list[Row]:
+    batches = {row["batch"] for row in rows}
+    return [row for row in rows if row["batch"] in (min(batches), max(batches))]
 
 
 def _errors(rows: Sequence[Row]) -> Iterator[str]:

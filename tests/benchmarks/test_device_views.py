@@ -45,14 +45,14 @@ def test_without_a_constraint_the_best_of_all_codes_are_taken() -> None:
     real = LevelTries.of([only], [torch.zeros(1, dtype=torch.int32)], [only], [only])  # one item, by one code
     with FreeSelection(codes, CPU).in_place():
         found = backend.expand_select(
-            logits, scores, torch.zeros(1, width, dtype=torch.int32), width * one, width * one, real,
+            logits, scores, torch.arange(width, dtype=torch.int32)[None], width * one, width * one, real,
             torch.tensor([[NO_ITEM]], dtype=torch.int32), None, torch.zeros(1, dtype=torch.bool),
             torch.tensor([torch.inf]), one, width,
         )  # fmt: skip
     best = (logits.log_softmax(-1) + scores[..., None]).flatten().topk(width)
     torch.testing.assert_close(found.scores[0], best.values)
     assert found.codes[0].tolist() == (best.indices % codes).tolist()
-    assert found.nodes.tolist() == [[0] * width]
+    assert found.nodes.tolist() == [[0, 1, 2]]  # no two beams have the same
 
 
 def online_report(**changes: Any) -> dict[str, Any]:
