@@ -51,12 +51,6 @@ class DecodeCase:
         """By the names of the parameters."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
-    def args(self) -> tuple[Any, ...]:
-        return (
-            self.q, self.k_pages, self.v_pages, self.page_table, self.context_len,
-            self.own_k, self.own_v, self.path, self.width,
-        )  # fmt: skip
-
 
 def page_table(lengths: list[int]) -> tuple[Tensor, int]:
     """Shuffled pages for contexts of these lengths: the table ``[R, max_pages]`` and the size of the pool."""
@@ -162,6 +156,3 @@ class PrefillCase:
     def inputs(self) -> dict[str, Any]:
         """By the names of the parameters."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
-
-    def args(self) -> tuple[Any, ...]:
-        return self.q, self.k_pages, self.v_pages, self.page_table, self.query_begin, self.context_len

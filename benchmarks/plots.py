@@ -91,7 +91,7 @@ def _rates(best: Sequence[Best]) -> Figure:
         axes.barh([place + offset * 0.38 for place in places], rates, 0.38, label=label, color=color)
     axes.set_yticks(places, [each.name for each in best])
     axes.invert_yaxis()
-    axes.set_xlabel("requests a second at a mean latency of at most 100 ms")
+    axes.set_xlabel("requests/s, mean latency at most 100 ms")
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
     return figure
 
