@@ -92,9 +92,9 @@ class DeviceLoop:
             for item in items:
                 item.started = started
             requests = [run.request for run in work.runs]
+        self._foretell((started, expected))
         attempt = Attempt(self._engine, requests, self._observer.batch_failed)
         self._in_engine.append(_Running(work, attempt, started, expected))
-        self._foretell()
 
     def _finish(self, running: _Running) -> None:
         answers = running.attempt.answers()
@@ -115,11 +115,11 @@ class DeviceLoop:
         self._answered([run.request for run in batch.runs], answers)
         self._idle = not len(self._queue)
 
-    def _foretell(self) -> None:
-        """Tell the queue when the engine will be free."""
+    def _foretell(self, *starting: tuple[float, float]) -> None:
+        """Tell the queue when the engine will be free; ``starting``: when, and how long that is expected to take."""
         until = self._freed
-        for running in self._in_engine:
-            until = max(until, running.started) + running.expected
+        for started, expected in (*((each.started, each.expected) for each in self._in_engine), *starting):
+            until = max(until, started) + expected
         self._queue.busy_until(until)
 
 

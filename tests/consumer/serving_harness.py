@@ -14,6 +14,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from consumer.histories.items import Cap
 from consumer.histories.redis_store import RedisStore
 from consumer.histories.settings import HistorySettings
+from consumer.serving.cost_model import UNKNOWN, Prior
+from consumer.serving.last_replies import Catalogs
+from consumer.serving.load_settings import LoadSettings
 from consumer.serving.service import ServingLoop
 from consumer.serving.settings import BatchSettings
 from consumer.serving.snapshot import ServingSnapshot
@@ -135,6 +138,9 @@ class GroupHarness:
         *,
         kafka: KafkaSettings | None = None,
         defaults: RecallDefaults | None = None,
+        load: LoadSettings | None = None,
+        prior: Prior = UNKNOWN,
+        catalogs: Catalogs | None = None,
         active_catalog: Callable[[], str | None] = lambda: None,
         histories: HistorySettings | None = None,
         tracer: RequestTracer | None = None,
@@ -152,6 +158,9 @@ class GroupHarness:
             batch=BatchSettings.model_validate({"drain_s": 5.0, "revoke_drain_s": 2.0, **batch}),
             limits=WireLimits(),
             defaults=defaults or RecallDefaults(top_k=3, width=4, deadline_ms=30_000),
+            load=load,
+            prior=prior,
+            catalogs=catalogs,
             active_catalog=active_catalog,
             histories=histories,
             store=store_of(histories),

@@ -1,0 +1,94 @@
+"""Which requests make the next batch."""
+
+from dataclasses import replace
+
+from consumer.serving.compose import Draft, Situation, compose
+from consumer.serving.cost_model import CostModel, Prior, Work
+from consumer.serving.ladder import Ladder
+from consumer.serving.load_settings import LoadSettings
+from consumer.serving.order import UrgencyOrder, Waiting
+from consumer.serving.pace import Pace
+from consumer.serving.settings import BatchSettings
+from tests.consumer.queued_item import FAR, Item, request
+
+SETTINGS = BatchSettings(max_requests=4, max_tokens=1_000)
+LADDER = Ladder(LoadSettings(degrade=("beam",)))
+
+
+def draft(
+    *items: Item, start: float = 0.0, idle: bool = False, pressed: bool = False, prior: Prior | None = None
+) -> Draft[Item]:
+    """A batch takes a second and a second more for each 100 tokens, and the model is sure of that."""
+    costs = CostModel(prior or Prior(1.0, 0.01, known=True))
+    for _ in range(80):
+        costs.observe("level", Work(tokens=100, rows=1), costs.predict("level", Work(tokens=100, rows=1)))
+    order: UrgencyOrder[Item] = UrgencyOrder()
+    for key, item in enumerate(items):
+        order.add(Waiting(item, key, LADDER), 0.0)
+    last = LADDER.last if prior else 0
+    return compose(order, Situation(start, idle, 0, last, pressed), Pace(costs, SETTINGS), SETTINGS)
+
+
+def chosen(made: Draft[Item]) -> list[Item]:
+    return [waiting.item for waiting, _ in made.chosen]
+
+
+def hopeless(made: Draft[Item]) -> list[Item]:
+    return [waiting.item for waiting in made.hopeless]
+
+
+def test_priority_goes_before_urgency_and_urgency_before_age() -> None:
+    old, urgent, important = Item(), Item(deadline=500.0), Item(priority=6)
+    assert chosen(draft(old, urgent, important)) == [important, urgent, old]
+
+
+def test_one_that_would_make_the_tightest_late_waits_for_the_next_batch() -> None:
+    tight, long = Item(100, deadline=2.5), Item(100, deadline=60.0)
+    assert chosen(draft(tight, long)) == [tight]
+    assert chosen(draft(replace(tight, deadline=3.5), long)) != [tight]
+
+
+def test_what_is_in_the_engine_counts() -> None:
+    tight, long = Item(100, deadline=3.5), Item(100, deadline=60.0)
+    assert len(chosen(draft(tight, long))) == 2
+    assert len(chosen(draft(tight, long, start=1.0))) == 1
+
+
+def test_one_that_can_no_longer_be_served_in_time_is_passed_over() -> None:
+    late, fine = Item(100, deadline=1.5), Item(100)
+    made = draft(late, fine)
+    assert (chosen(made), hopeless(made)) == ([fine], [late])
+
+
+def test_an_idle_engine_tries_even_that_but_only_for_want_of_better() -> None:
+    late = Item(100, deadline=1.5)
+    assert chosen(draft(late, idle=True)) == [late]
+    assert chosen(draft(late, idle=False)) == []
+    fine = Item(100)
+    assert chosen(draft(late, fine, idle=True)) == [fine]
+
+
+def test_where_time_is_short_a_batch_is_not_made_small_for_the_sake_of_a_few() -> None:
+    tight = Item(50, deadline=1.6)
+    others = [Item(50, deadline=60.0) for _ in range(3)]
+    assert chosen(draft(tight, *others)) == [tight]
+    made = draft(tight, *others, pressed=True)
+    assert (chosen(made), hopeless(made)) == (others, [tight])
+
+
+def test_it_is_made_small_where_those_it_saves_are_worth_a_batch() -> None:
+    tight = [Item(100, deadline=4.2) for _ in range(3)]
+    assert chosen(draft(*tight, Item(100), pressed=True)) == tight
+
+
+def test_a_batch_holds_one_score_mode() -> None:
+    level, vocab = Item(), Item(asked=replace(request(), score="vocab"), deadline=FAR + 1)
+    assert chosen(draft(level, vocab)) == [level]
+
+
+def test_one_that_is_in_time_only_with_less_gets_less() -> None:
+    item = Item(deadline=2.0, asked=request(width=100))
+    ((_, variant),) = draft(item, prior=Prior(1.0, row=0.015, known=True)).chosen
+    assert variant.given_up == ("beam",)
+    ((_, variant),) = draft(replace(item, deadline=3.0), prior=Prior(1.0, row=0.015, known=True)).chosen
+    assert variant.given_up == ()
