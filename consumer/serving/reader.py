@@ -1,6 +1,7 @@
 """From a record to a request that the engine takes, or to what is wrong with it. Nothing here can fail a neighbour."""
 
 import logging
+from collections.abc import Hashable
 
 from consumer.histories.history import Change
 from consumer.histories.operation import Operation, UserKey
@@ -21,7 +22,7 @@ from consumer.wire.headers import UNREADABLE, RequestHeaders, reply_topic_allowe
 from consumer.wire.request import RequestDecoder, to_recall_request
 from consumer.wire.settings import RecallDefaults, WireLimits
 from engine.errors import RequestError
-from engine.request import NO_ITEMS, ItemIds
+from engine.request import NO_ITEMS, ItemIds, RecallRequest
 
 _NO_DEADLINE = float("inf")
 
@@ -95,6 +96,7 @@ class RequestReader:
                 item.request.history = history
                 self._engine.validate(item.request)
                 item.tokens = self._engine.estimate_tokens(item.request)
+                item.run_key = self._run_key(item.addressee.user_id, item.request)
         except RequestError as error:
             return Outcome(item, error, "validate")
         except Exception as error:
@@ -162,7 +164,10 @@ class RequestReader:
         item.request = request
         item.priority, label = wire.priority, self._load.share_label
         item.caller = item.record.topic if label is None else wire.labels.get(label, "")
-        item.run_key = run_key(wire.user_id, request) if self._load.coalesce else None
+        item.run_key = self._run_key(wire.user_id, request)
+
+    def _run_key(self, user: str | None, request: RecallRequest) -> Hashable | None:
+        return run_key(user, request) if self._load.coalesce else None
 
     def _item(
         self, record: SourceRecord, ticket: Ticket, now: Moment, headers: RequestHeaders, addressee: Addressee
