@@ -12,7 +12,7 @@ from consumer.serving.load_settings import LoadSettings
 from consumer.serving.offsets import Ticket
 from consumer.serving.recaller import Recaller
 from consumer.serving.repeats import RepeatCache, identity_of
-from consumer.serving.topics import reply_topics, rules_of
+from consumer.serving.topics import closed_topics, reply_topics, rules_of
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.dead_letter import SourceRecord
 from consumer.wire.errors import Addressee, WireError
@@ -42,7 +42,7 @@ class RequestReader:
         load: LoadSettings | None = None,
     ) -> None:
         self._engine = engine
-        self._reply_topics = reply_topics(kafka)
+        self._reply_topics, self._closed = reply_topics(kafka), closed_topics(kafka)
         self._rules = rules_of(kafka, defaults)
         self._decoder = RequestDecoder(limits)
         self._repeats = repeats
@@ -187,6 +187,6 @@ class RequestReader:
 
     def _denied(self, item: InFlight) -> Denied | None:
         asked = item.headers.reply_topic
-        if asked is None or reply_topic_allowed(asked, self._reply_topics):
+        if asked is None or (reply_topic_allowed(asked, self._reply_topics) and asked not in self._closed):
             return None
         return Denied(item, f"reply topic {asked!r} is not allowed")

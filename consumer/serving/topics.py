@@ -28,3 +28,8 @@ def reply_topics(kafka: KafkaSettings) -> tuple[str, ...]:
     """Every topic that a reply may go to, as exact names and prefixes that end in ``*``."""
     own = (each.reply_topic for each in kafka.topics.values() if each.reply_topic is not None)
     return kafka.reply_topic, *own, *kafka.reply_topics_allowed
+
+
+def closed_topics(kafka: KafkaSettings) -> frozenset[str]:
+    """Where no reply may go, though a prefix in ``reply_topics_allowed`` covers it: it would be read as a request."""
+    return frozenset({*kafka.request_topics, kafka.dead_letter_topic})

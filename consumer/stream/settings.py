@@ -137,15 +137,21 @@ class KafkaSettings(BaseModel):
             )
         if self.message_timeout_ms <= self.brokers_down_limit_s * 1000:
             raise ValueError("message_timeout_ms must be above brokers_down_limit_s, or an outage loses replies early")
-        if self.delivery == "exactly-once" and self.consumer_options.get("isolation.level", _COMMITTED) != _COMMITTED:
+        reading: Mapping[str, Option] = {"isolation.level": _COMMITTED, **self.client_options, **self.consumer_options}
+        if self.delivery == "exactly-once" and reading["isolation.level"] != _COMMITTED:
             raise ValueError(
                 f"exactly-once needs isolation.level {_COMMITTED}: it keeps new owners behind open offsets"
             )
-        outgoing = {self.reply_topic, self.dead_letter_topic, *(each.reply_topic for each in self.topics.values())}
-        for topic in self.request_topics:
+        replies = {self.reply_topic, *(each.reply_topic for each in self.topics.values() if each.reply_topic)}
+        for topic in (*self.request_topics, *replies, self.dead_letter_topic):
             if not is_topic(topic):
                 raise ValueError(f"{topic!r} is no topic name")
-            if topic in outgoing:
+        if self.dead_letter_topic in replies:
+            raise ValueError(
+                f"{self.dead_letter_topic} is the topic of dead letters, so it cannot be one of replies too"
+            )
+        for topic in self.request_topics:
+            if topic in replies or topic == self.dead_letter_topic:
                 raise ValueError(f"{topic} is written to, so it cannot be a topic of requests too")
         for name in ("client_options", "consumer_options", "producer_options"):
             given: Mapping[str, Option] = getattr(self, name)

@@ -10,7 +10,7 @@ from engine.errors import DeviceError, RequestError
 from engine.request import RecallRequest
 from tests.consumer.fake_engine import FakeEngine, items_for
 from tests.consumer.raw_record import send_with_header_name
-from tests.consumer.serving_harness import REQUESTS, Harness, Received, harness, now_ms
+from tests.consumer.serving_harness import DEAD_LETTERS, REQUESTS, Harness, Received, harness, now_ms
 from tests.consumer.waiting import eventually
 
 
@@ -183,6 +183,19 @@ def test_a_denied_reply_topic_is_a_dead_letter_and_nothing_else(made: Harness) -
     assert letter.headers["dlq.error.class"] == b"reply_topic_denied"
     eventually(lambda: made.committed() == 1)
     assert made.replies.poll() == []
+
+
+@pytest.mark.parametrize("topic", [REQUESTS, DEAD_LETTERS, "more.requests"])
+def test_a_reply_goes_to_no_topic_of_requests_or_dead_letters_whatever_prefix_is_allowed(
+    made: Harness, topic: str
+) -> None:
+    made.member(kafka=made.kafka(reply_topics_allowed=("*",), topics={"more.requests": {}}))
+    made.send("r1", headers={"reply-topic": topic.encode()})
+    made.flush()
+    (letter,) = made.dead_letters.wait(1)
+    assert letter.headers["dlq.error.class"] == b"reply_topic_denied"
+    eventually(lambda: made.committed() == 1)
+    assert made.end_of(REQUESTS) == 1
 
 
 def test_headers_that_cannot_be_read_are_answered_as_a_bad_request(made: Harness) -> None:

@@ -87,6 +87,19 @@ def test_a_process_may_read_several_topics_but_none_that_it_writes() -> None:
             KafkaSettings.model_validate({"topics": topics})
 
 
+@pytest.mark.parametrize("setting", ["request_topic", "reply_topic", "dead_letter_topic"])
+def test_a_topic_that_kafka_could_not_have_is_refused_at_the_start(setting: str) -> None:
+    with pytest.raises(ValidationError, match="'no topic' is no topic name"):
+        KafkaSettings.model_validate({setting: "no topic"})
+
+
+def test_replies_and_dead_letters_do_not_share_a_topic() -> None:
+    with pytest.raises(ValidationError, match=r"recall\.replies is the topic of dead letters"):
+        KafkaSettings(dead_letter_topic="recall.replies")
+    with pytest.raises(ValidationError, match=r"recall\.dead-letters is the topic of dead letters"):
+        KafkaSettings.model_validate({"topics": {"b": {"reply_topic": "recall.dead-letters"}}})
+
+
 def test_the_password_reaches_the_client_and_no_representation() -> None:
     settings = KafkaSettings.model_validate({"sasl_password": "hunter2"})
     assert settings.connection()["sasl.password"] == "hunter2"

@@ -30,8 +30,9 @@ def test_the_retry_back_off_can_be_changed_and_what_the_guarantee_rests_on_canno
     assert options["retry.backoff.ms"] == 50
     with pytest.raises(ValidationError, match=r"transactional\.id is the setting kafka\.transactional_id"):
         KafkaSettings(producer_options={"transactional.id": "x"})
-    with pytest.raises(ValidationError, match=r"exactly-once needs isolation\.level read_committed"):
-        KafkaSettings(delivery="exactly-once", consumer_options={"isolation.level": "read_uncommitted"})
+    for where in ("client_options", "consumer_options"):
+        with pytest.raises(ValidationError, match=r"exactly-once needs isolation\.level read_committed"):
+            KafkaSettings.model_validate({"delivery": "exactly-once", where: {"isolation.level": "read_uncommitted"}})
 
 
 def test_other_producers_of_the_same_settings_are_no_transactional_ones() -> None:
