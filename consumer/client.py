@@ -11,7 +11,7 @@ from consumer.stream.client_transport import ClientTransport, TransportError
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.errors import ReplyError
 from consumer.wire.headers import CORRELATION_ID, REPLY_PARTITION, REPLY_TOPIC, TRACEPARENT, Headers, RequestHeaders
-from consumer.wire.outgoing import RequestOptions, encode_request
+from consumer.wire.outgoing import Ids, RequestOptions, encode_cancel, encode_event, encode_forget, encode_request
 from consumer.wire.reply import RecallReply, decode_reply
 from engine.errors import ErrorCode, RecallstreamError, RequestError
 
@@ -87,10 +87,7 @@ class RecallClient:
         ``RecallTimeoutError``, ``TransportError``, ``ReplyError``, or ``TypeError``, ``ValueError`` or
         ``OverflowError`` for options that cannot be written.
         """
-        if self._failure is not None or self._loop is None:
-            raise self._failure or TransportError("the client is not connected: use it in `async with`")
-        if self._loop is not asyncio.get_running_loop():
-            raise RuntimeError("the client belongs to the event loop that entered it")
+        self._check_usable()
         patience = self._timeout if timeout is None else timeout
         options.setdefault("deadline_ms", int((time.time() + patience) * 1000))
         value = encode_request(request_id or str(uuid.uuid4()), options)
@@ -100,6 +97,49 @@ class RecallClient:
         if reply.status == "error":
             raise RecallError(reply)
         return reply
+
+    async def send_event(self, user_id: str, items: Ids, *, ts: int | None = None) -> None:
+        """Append ``items`` to the history that the service holds for the user; returns once the brokers have it.
+
+        Raises as ``recall``, ``TransportError`` if it cannot be delivered.
+        """
+        await self._tell(user_id, encode_event(user_id, items, ts=ts))
+
+    async def cancel(self, user_id: str, request_id: str) -> None:
+        """Call a request of the user back, which is then answered ``expired`` if it has not started."""
+        await self._tell(user_id, encode_cancel(user_id, request_id))
+
+    async def forget(self, user_id: str) -> None:
+        """Have the service erase all that it holds of the user."""
+        await self._tell(user_id, encode_forget(user_id))
+
+    async def _tell(self, user_id: str, value: bytes) -> None:
+        """Write a record that has no reply."""
+        self._check_usable()
+        delivered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def fail(error: TransportError) -> None:
+            if not delivered.done():
+                delivered.set_exception(error)
+
+        def succeed() -> None:
+            if not delivered.done():
+                delivered.set_result(None)
+
+        self._transport.send(
+            user_id.encode(), value, [], lambda error: self._call_soon(fail, error), lambda: self._call_soon(succeed)
+        )
+        try:
+            async with asyncio.timeout(self._timeout):
+                await delivered
+        except TimeoutError:
+            raise RecallTimeoutError(f"not delivered within {self._timeout:g} s") from None
+
+    def _check_usable(self) -> None:
+        if self._failure is not None or self._loop is None:
+            raise self._failure or TransportError("the client is not connected: use it in `async with`")
+        if self._loop is not asyncio.get_running_loop():
+            raise RuntimeError("the client belongs to the event loop that entered it")
 
     async def _exchange(
         self, key: bytes | None, value: bytes, traceparent: bytes | None, timeout: float

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from consumer.wire.outgoing import RequestOptions, encode_request
-from consumer.wire.request import decode, to_recall_request
+from consumer.wire.request import decode_whole, to_recall_request
 from consumer.wire.settings import RecallDefaults, WireLimits
 from engine.catalog.catalog import Catalog
 from engine.errors import RecallstreamError, RequestError
@@ -20,6 +20,7 @@ CHUNK_ROWS = 1024
 
 ID_COLUMNS = ("history", "exclude", "tokens")
 REQUEST_COLUMNS = frozenset(RequestOptions.__annotations__) - {
+    "append",
     "deadline_ms",
     "labels",
     "priority",
@@ -80,7 +81,7 @@ class OfflineRecall:
     def _request(self, options: RequestOptions) -> RecallRequest | RequestError:
         try:
             value = encode_request("row", {**options, **self._returned})
-            return to_recall_request(decode(value, key=None, limits=self._limits), self._defaults, self._levels)
+            return to_recall_request(decode_whole(value, self._limits), self._defaults, self._levels)
         except RequestError as error:
             return error
         except (TypeError, OverflowError, ValueError) as error:

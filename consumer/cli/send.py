@@ -12,12 +12,16 @@ from engine.request import Score
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from consumer.client import RecallClient
     from consumer.wire.outgoing import RequestOptions
     from consumer.wire.reply import RecallReply
 
 
 class Send(LayeredSettings):
     """Send one request to a running service and show the items that it recalls.
+
+    Without --history and --tokens it recalls from the history that is held for --user. --event only adds to that, and
+    --forget erases it; neither has a reply.
 
     Lists are separated by commas: --history 1193,661,914. Ids that are all numbers are sent as ints, others as strings.
     What is left out takes the service's default.
@@ -27,6 +31,9 @@ class Send(LayeredSettings):
     bootstrap: str | None = Field(None, min_length=1, description="short for --kafka.bootstrap-servers")
 
     history: str | None = Field(None, description="the user's item ids, oldest first; empty for a user without events")
+    append: str | None = Field(None, description="item ids that follow the history that is held for the user")
+    event: str | None = Field(None, description="item ids to add to the history that is held, without a request")
+    forget: bool = Field(False, description="have all erased that is held of the user")
     tokens: str | None = Field(None, description="token ids of a ready prompt, in the place of a history")
     user: str | None = Field(None, description="user id; also the record's key")
     top_k: int | None = Field(None, description="items wanted")
@@ -58,8 +65,11 @@ class Send(LayeredSettings):
 
         logging.getLogger("consumer.stream").addHandler(logging.NullHandler())  # trouble is said once, by the error
 
-        async def exchange() -> tuple["RecallReply", float]:
+        async def exchange() -> tuple["RecallReply", float] | None:
             async with RecallClient(self._connection(), timeout=self.timeout) as client:
+                if self.event is not None or self.forget:
+                    await self._tell(client)
+                    return None
                 started = time.perf_counter()
                 try:
                     reply = await client.recall(**self._options())
@@ -68,13 +78,24 @@ class Send(LayeredSettings):
                 return reply, (time.perf_counter() - started) * 1000
 
         try:
-            reply, round_trip_ms = asyncio.run(exchange())
+            answered = asyncio.run(exchange())
         except (TypeError, OverflowError, UnicodeEncodeError) as error:
             raise RecallstreamError(str(error)) from error
+        if answered is None:
+            return
+        reply, round_trip_ms = answered
         self._show(reply, round_trip_ms)
         if reply.status != "ok":
             detail = f": {reply.error.code}: {reply.error.message}" if reply.error else ""
             raise RecallstreamError(f"{reply.status}{detail}")
+
+    async def _tell(self, client: "RecallClient") -> None:
+        if self.user is None:
+            raise RecallstreamError("--event and --forget need --user")
+        if self.event is not None:
+            await client.send_event(self.user, _ids(self.event))
+        if self.forget:
+            await client.forget(self.user)
 
     def _connection(self) -> KafkaSettings:
         return self.kafka.model_copy(update={"bootstrap_servers": self.bootstrap} if self.bootstrap else {})
@@ -89,6 +110,7 @@ class Send(LayeredSettings):
         tags = {"any": _words(self.any_tag), "all": _words(self.all_tags), "none": _words(self.no_tag)}
         options: dict[str, Any] = {
             "history": None if self.history is None else _ids(self.history),
+            "append": None if self.append is None else _ids(self.append),
             "tokens": None if self.tokens is None else _ids(self.tokens),
             "exclude": None if self.exclude is None else _ids(self.exclude),
             "user_id": self.user,

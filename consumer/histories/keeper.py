@@ -7,6 +7,7 @@ was made from is not done: the store is read again, and what is not in it yet is
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import msgspec
@@ -32,8 +33,11 @@ _WRITE_BYTES = 4 << 20
 _NEED = "no history is held for this user: send it whole"
 
 
-class Counts(msgspec.Struct):
-    """Totals since the start."""
+@dataclass(slots=True)
+class Counts:
+    """Totals since the start. A request finds its history held (``hits``), or it is looked up (``misses``); ``needed``:
+    it was told that there is none.
+    """
 
     hits: int = 0
     misses: int = 0

@@ -8,9 +8,9 @@ from importlib.resources import files
 from typing import Any
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
+from catalog_sync.connection import connect
+from catalog_sync.settings import CatalogSettings
 from consumer.histories.history import History
 from consumer.histories.items import Cap
 from consumer.histories.operation import Stored, UserKey, Write
@@ -26,21 +26,13 @@ class StoreError(RecallstreamError):
 
 
 class RedisStore:
-    """Belongs to one thread. Raises StoreError for a URL that makes no sense."""
+    """Belongs to one thread. ``client`` fails within a time-out and repeats nothing."""
 
-    def __init__(self, settings: HistorySettings, url: str, cap: Cap) -> None:
+    def __init__(self, client: redis.Redis, settings: HistorySettings, cap: Cap) -> None:
+        self._client = client
         self._cap = cap
         self._prefix = f"{settings.namespace}:history:"
         self._ttl_ms, self._tombstone_ms = settings.ttl_s * 1000, settings.tombstone_s * 1000
-        try:
-            self._client: redis.Redis = redis.Redis.from_url(
-                url,
-                socket_timeout=settings.timeout_s,
-                socket_connect_timeout=settings.timeout_s,
-                retry=Retry(NoBackoff(), 0),
-            )
-        except (TypeError, ValueError) as error:
-            raise StoreError(f"the Redis URL of histories makes no sense: {type(error).__name__}") from error
 
     def key(self, user: UserKey) -> str:
         """Where a user's history is kept."""
@@ -87,3 +79,18 @@ class RedisStore:
         except (KeyError, ValueError):
             return nothing  # it is written over
         return Stored(history, head, len(fields), count)
+
+
+def store_of(settings: HistorySettings, catalog: CatalogSettings, cap: Cap) -> RedisStore | None:
+    """As the settings say; in the Redis of the catalog, with its certificates, unless they name another.
+
+    Raises CatalogError for a URL that makes no sense.
+    """
+    if settings.store == "off":
+        return None
+    changes: dict[str, object] = {"socket_timeout": settings.timeout_s}
+    if settings.url is not None:
+        changes["url"] = settings.url
+        if not settings.url.get_secret_value().startswith("rediss://"):
+            changes |= dict.fromkeys(("tls_ca", "tls_certificate", "tls_key"))
+    return RedisStore(connect(catalog.model_copy(update=changes)), settings, cap)

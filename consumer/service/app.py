@@ -80,6 +80,8 @@ def run(settings: ServiceSettings, expose: Expose) -> None:
         # The endpoints answer while these take their seconds.
         from catalog_sync.fleet_view import FleetView
         from catalog_sync.watcher import Watcher
+        from consumer.histories.items import Cap
+        from consumer.histories.redis_store import store_of
         from consumer.serving.canaries import CanaryRunner
         from consumer.serving.errands import Errands
         from consumer.serving.service import ServingLoop
@@ -111,6 +113,10 @@ def run(settings: ServiceSettings, expose: Expose) -> None:
             prior=_prior(engine, settings),
             catalogs=engine.catalogs,
             active_catalog=lambda: engine.catalogs.active,
+            histories=settings.histories,
+            store=store_of(
+                settings.histories, settings.catalog, Cap(engine.spec.max_history_items, engine.spec.history_drop)
+            ),
             errands=errands,
             answered=watcher.observe,
             observer=status.observer,

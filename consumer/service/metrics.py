@@ -185,6 +185,35 @@ class Metrics:
         self.catalog_reconnects = self._counter("catalog_reconnects_total", "Subscriptions lost and made anew.")
         self.catalog_bytes = self._gauge("catalog_resident_bytes", "Device bytes of all resident catalog versions.")
 
+        # Users' histories.
+        self.history_users = self._gauge("history_users", "Users whose history is held in the process.")
+        self.history_bytes = self._gauge("history_bytes", "Memory of the histories held in the process.")
+        self.history_lookups_waiting = self._gauge(
+            "history_lookups_waiting", "Users whose history is being read from the store."
+        )
+        self.history_requests = self._counter(
+            "history_requests_total",
+            "Requests answered from a held history: it was in the process, it had to be looked up, there was none.",
+            found=("held", "looked_up", "none"),
+        )
+        self.history_changes = self._counter(
+            "history_changes_total",
+            "Records that change a history: applied, or left out because they had been applied before.",
+            result=("applied", "duplicate"),
+        )
+        self.history_forgotten = self._counter("history_forgotten_total", "Users forgotten.")
+        self.history_evicted = self._counter("history_evicted_total", "Histories that had to leave the process.")
+        self.history_writes = self._counter("history_writes_total", "Histories written to the store.")
+        self.history_conflicts = self._counter(
+            "history_conflicts_total", "Writes that found a history changed by another process, or lost."
+        )
+        self.history_unsaved = self._gauge("history_unsaved_users", "Users with records that the store does not have.")
+        self.history_at_risk = self._gauge(
+            "history_records_at_risk", "Records finished before the store has them: lost if the process dies now."
+        )
+        self.history_lag = self._gauge("history_write_lag_seconds", "Age of the oldest record that the store lacks.")
+        self.history_errors = self._counter("history_store_errors_total", "Times that the store did not answer.")
+
         # Engine.
         self.pool = self._gauge("engine_pool", "State of the engine's memory pools, by figure.", "figure")
 

@@ -23,6 +23,7 @@ from pydantic_settings import (
 )
 
 from catalog_sync.settings import CatalogSettings
+from consumer.histories.settings import HistorySettings
 from consumer.serving.load_settings import LoadSettings
 from consumer.serving.settings import BatchSettings
 from consumer.stream.settings import KafkaSettings
@@ -117,6 +118,9 @@ class ServiceSettings(LayeredSettings):
     )
     recall: RecallDefaults = Field(default_factory=RecallDefaults, description="what a request gets that does not say")
     wire: WireLimits = Field(default_factory=WireLimits, description="what a record may hold")
+    histories: HistorySettings = Field(
+        default_factory=HistorySettings, description="users' histories that the service holds"
+    )
     engine: EngineSettings = Field(description="the model and where it runs")
     catalog: CatalogSettings = Field(default_factory=CatalogSettings, description="where catalogs come from")
     http: HttpSettings = Field(default_factory=HttpSettings, description="metrics, health, status page")

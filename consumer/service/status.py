@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any, Protocol, get_args
 
@@ -12,6 +13,7 @@ from consumer.service.metrics import Metrics
 from consumer.service.observer import MetricsObserver
 from consumer.service.progress import PartitionState, StallDetector
 from consumer.service.settings import ServiceSettings, redacted
+from consumer.serving.histories import HistoriesSnapshot
 from consumer.serving.load_settings import Step
 from consumer.serving.observer import Reason
 from consumer.serving.snapshot import ServingSnapshot
@@ -120,6 +122,7 @@ class ServiceStatus:
             "load": self._load(),
             "latency_ms": {name: _milliseconds(latency.percentile(at)) for name, at in (("p50", 50), ("p99", 99))},
             "catalog": self._catalog(),
+            "histories": asdict(self.serving.snapshot().histories if self.serving else HistoriesSnapshot()),
             "engine": self.engine.stats() if self.engine else {},
             "settings": self._shown_settings,
         }
@@ -176,7 +179,26 @@ class ServiceStatus:
         metrics.queued.set(serving.queued)
         metrics.queued_tokens.set(serving.queued_tokens)
         metrics.paused.set(serving.paused)
+        self._refresh_histories(serving.histories)
         metrics.tick_age.set(serving.tick_age)
+
+    def _refresh_histories(self, histories: HistoriesSnapshot) -> None:
+        metrics, counts = self.metrics, histories.counts
+        metrics.history_users.set(histories.users)
+        metrics.history_bytes.set(histories.bytes)
+        metrics.history_lookups_waiting.set(histories.lookups)
+        metrics.history_unsaved.set(histories.unsaved)
+        metrics.history_at_risk.set(histories.at_risk)
+        metrics.history_lag.set(histories.lag)
+        for found, count in (("held", counts.hits), ("looked_up", counts.misses), ("none", counts.needed)):
+            _set(metrics.history_requests.labels(found), count)
+        _set(metrics.history_changes.labels("applied"), counts.applied)
+        _set(metrics.history_changes.labels("duplicate"), counts.duplicates)
+        _set(metrics.history_forgotten, counts.forgotten)
+        _set(metrics.history_evicted, counts.evicted)
+        _set(metrics.history_writes, counts.writes)
+        _set(metrics.history_conflicts, counts.conflicts)
+        _set(metrics.history_errors, histories.errors)
 
     def _stream(self) -> Mapping[str, Any]:
         serving = self.serving.snapshot() if self.serving else None

@@ -7,7 +7,7 @@ to is held back until then.
 import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from consumer.histories.items import Cap
 from consumer.histories.keeper import Counts, Keeper
@@ -91,7 +91,7 @@ class Histories:
                 keeper.lag(),
                 self._errors,
                 self._trouble,
-                keeper.counts,
+                replace(keeper.counts),
             )
 
     def answer(self, job: Job) -> None:

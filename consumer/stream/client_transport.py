@@ -75,13 +75,20 @@ class ClientTransport:
             raise self._failure
 
     def send(
-        self, key: bytes | None, value: bytes, headers: Headers, on_undelivered: Callable[[TransportError], None]
+        self,
+        key: bytes | None,
+        value: bytes,
+        headers: Headers,
+        on_undelivered: Callable[[TransportError], None],
+        on_delivered: Callable[[], None] | None = None,
     ) -> None:
-        """Hand one request to Kafka's client without waiting for its delivery. Raises ``TransportError``."""
+        """Hand one record to Kafka's client without waiting for its delivery. Raises ``TransportError``."""
 
         def report(error: KafkaError | None, _: Message) -> None:
             if error is not None:
                 on_undelivered(TransportError(f"the request was not delivered: {error.str()}"))
+            elif on_delivered is not None:
+                on_delivered()
 
         try:
             self._producer.produce(

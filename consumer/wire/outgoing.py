@@ -37,6 +37,7 @@ class RequestOptions(TypedDict, total=False):
 
     user_id: str
     history: Ids
+    append: Ids
     tokens: Sequence[int] | NDArray[np.integer[Any]]
     template: str
     context: Mapping[str, int | str]
@@ -64,16 +65,41 @@ def encode_request(request_id: str, options: RequestOptions, codec: Codec = "msg
     fields: dict[str, Any] = {"v": VERSION, "request_id": request_id, **options}
     if not isinstance(fields.get("user_id"), str | None):
         raise TypeError("user_id: must be a string")
-    for name in ("history", "exclude"):
+    for name in ("history", "append", "exclude"):
         if name in fields:
             fields[name] = _item_ids(name, fields[name])
     if "tokens" in fields:
         fields["tokens"] = _ints("tokens", fields["tokens"], "must be ints")
     if codec == "msgpack":
-        for name, little_endian in (("history", "<i8"), ("tokens", "<i4")):
-            if name in fields and not (fields[name] and isinstance(fields[name][0], str)):
-                fields[name] = np.array(fields[name], little_endian).tobytes()
+        for name, little_endian in (("history", "<i8"), ("append", "<i8"), ("tokens", "<i4")):
+            if name in fields:
+                fields[name] = _packed(fields[name], little_endian)
     return write_map(fields, codec)
+
+
+def encode_event(user_id: str, items: Ids, *, ts: int | None = None, codec: Codec = "msgpack") -> bytes:
+    """The value of an event: the user's new items, oldest first, which happened at ``ts`` (epoch milliseconds).
+
+    Raises as ``encode_request``.
+    """
+    ids = _item_ids("items", items)
+    packed = _packed(ids, "<i8") if codec == "msgpack" else ids
+    fields: dict[str, Any] = {"v": VERSION, "type": "event", "user_id": user_id, "items": packed}
+    return write_map(fields if ts is None else {**fields, "ts": ts}, codec)
+
+
+def encode_cancel(user_id: str, request_id: str, codec: Codec = "msgpack") -> bytes:
+    """The value of a record that calls a request of the user back."""
+    return write_map({"v": VERSION, "type": "cancel", "user_id": user_id, "request_id": request_id}, codec)
+
+
+def encode_forget(user_id: str, codec: Codec = "msgpack") -> bytes:
+    """The value of a record that has everything of the user erased."""
+    return write_map({"v": VERSION, "type": "forget", "user_id": user_id}, codec)
+
+
+def _packed(ids: list[Any], little_endian: str) -> Any:
+    return ids if ids and isinstance(ids[0], str) else np.array(ids, little_endian).tobytes()
 
 
 def _item_ids(name: str, ids: Ids) -> list[Any]:

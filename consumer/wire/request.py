@@ -61,6 +61,14 @@ def decode(value: bytes | None, *, key: bytes | None, limits: WireLimits) -> Wir
     return wire
 
 
+def decode_whole(value: bytes, limits: WireLimits) -> WireRequest:
+    """Read and check a request that nobody holds a history for. Raises ``WireError``."""
+    wire = decode(value, key=None, limits=limits)
+    if wire.history is None and wire.tokens is None:
+        raise WireError("bad_request", "history: not given, and there is none that is held")
+    return wire
+
+
 def read_carefully(value: bytes | None, key: bytes | None, limits: WireLimits) -> WireRequest | WireEvent:
     """Field by field, so that an error names the place. Raises ``WireError`` and nothing else, whatever the bytes."""
     fields: dict[str, Any] = {}

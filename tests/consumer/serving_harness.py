@@ -11,8 +11,9 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
+from catalog_sync.settings import CatalogSettings
 from consumer.histories.items import Cap
-from consumer.histories.redis_store import RedisStore
+from consumer.histories.redis_store import RedisStore, store_of
 from consumer.histories.settings import HistorySettings
 from consumer.serving.cost_model import UNKNOWN, Prior
 from consumer.serving.last_replies import Catalogs
@@ -163,7 +164,7 @@ class GroupHarness:
             catalogs=catalogs,
             active_catalog=active_catalog,
             histories=histories,
-            store=store_of(histories),
+            store=_store(histories),
             observer=events,
             tracer=tracer,
             end_process=end_process or _refuse_to_end,
@@ -229,11 +230,10 @@ class Harness(GroupHarness):
     cluster: MockCluster
 
 
-def store_of(histories: HistorySettings | None) -> RedisStore | None:
-    if histories is None or histories.store == "off" or histories.url is None:
-        return None
-    cap = Cap(FakeSpec().max_history_items, FakeSpec().history_drop)
-    return RedisStore(histories, histories.url.get_secret_value(), cap)
+def _store(histories: HistorySettings | None) -> RedisStore | None:
+    spec = FakeSpec()
+    cap = Cap(spec.max_history_items, spec.history_drop)
+    return store_of(histories or HistorySettings(), CatalogSettings(), cap)
 
 
 def _refuse_to_end(code: int) -> None:

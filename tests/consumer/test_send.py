@@ -8,17 +8,26 @@ import pytest
 
 from consumer.cli.main import main
 from consumer.stream.mock_cluster import CLIENT_SETTINGS, MockCluster
+from consumer.wire.events import WireEvent
 from consumer.wire.fields import WireRequest
 from consumer.wire.reply import encode_error, encode_reply
-from consumer.wire.request import decode
+from consumer.wire.request import decode, read_carefully
 from consumer.wire.settings import WireLimits
 from engine.request import RecallResult
 from tests.consumer.echo_service import echo_service
+from tests.consumer.waiting import eventually
 
 seen: list[WireRequest] = []
 
 
+told: list[WireEvent] = []
+
+
 def answer(value: bytes, key: bytes | None) -> list[bytes]:
+    record = read_carefully(value, key, WireLimits())
+    if isinstance(record, WireEvent):
+        told.append(record)
+        return []
     wire = decode(value, key=key, limits=WireLimits())
     seen.append(wire)
     if wire.catalog is not None:
@@ -134,3 +143,17 @@ def test_no_broker_is_one_line_and_exit_code_1(
 def test_bad_usage_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert send("127.0.0.1:1", "--top-k", "many") == 2
     assert "top_k" in capsys.readouterr().err
+
+
+def test_events_are_sent_without_a_reply_and_a_request_may_go_by_what_is_held(broker: str) -> None:
+    told.clear()
+    assert send(broker, "--user", "u9", "--event", "5,6") == 0
+    assert send(broker, "--user", "u9", "--append", "7") == 0
+    assert send(broker, "--user", "u9") == 0
+    assert send(broker, "--user", "u9", "--forget") == 0
+    assert send(broker, "--event", "5") != 0, "whose?"
+    eventually(lambda: len(told) == 2)
+    assert [(each.type, each.user_id, list(each.items)) for each in told] == [
+        ("event", "u9", [5, 6]),
+        ("forget", "u9", []),
+    ]
