@@ -1,6 +1,7 @@
 """Judges a version by the answers it gives after it went live. No I/O; times are seconds of any monotonic clock."""
 
 from collections import deque
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,6 +9,8 @@ Kind = Literal["errors", "empty"]
 BreachReason = Literal["error_rate", "empty_rate"]
 BASELINE = 4
 """The share before is taken over the last answers, at most about so many times the policy's ``requests``."""
+_LATE = 8
+"""Answers of so many of the last versions under one watch still count; batches under way hold fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +35,8 @@ class Tally:
 @dataclass(frozen=True, slots=True)
 class GuardPolicy:
     """A version is bad when, of at least ``requests`` answers, the share of errors or of empty ones is at least
-    ``bound`` and at least ``ratio`` times what it was before. It is watched for ``seconds``, and until it has given so
-    many answers.
+    ``bound`` and at least ``ratio`` times what it was before. It is watched for ``seconds``, and until it and its
+    deltas have given so many answers.
     """
 
     requests: int
@@ -52,46 +55,62 @@ class Breach:
 class ActivationGuard:
     """``activated`` when a version goes live, ``observe`` for its answers; a breach is reported once.
 
-    ``before``: the last answers of versions that passed.
+    A watch goes on over the deltas of the version under watch: what they answered counts together until it is enough to
+    judge. The version that serves then is good; the next delta's answers count anew, against the same ``before``, until
+    the time is over. ``before``: the last answers of versions that passed.
     """
 
     def __init__(self, policy: GuardPolicy) -> None:
         self._policy = policy
         self._before: deque[Tally] = deque()
         self.before = Tally()
-        self._watched: str | None = None
-        self._bad: str | None = None
+        self._watched: tuple[str, ...] = ()
+        self._bad: tuple[str, ...] = ()
         self._since = 0.0
         self._after = Tally()
+        self._good: list[Tally] = []
 
     @property
     def watched(self) -> str | None:
         """The version under watch; none when the last one has passed."""
-        return self._watched
+        return self._watched[-1] if self._watched else None
 
-    def activated(self, version: str, now: float) -> None:
-        """``version`` serves from now on. What an unjudged one before it answered is no measure of anything."""
-        self._watched, self._since, self._after, self._bad = version, now, Tally(), None
+    def activated(self, version: str, now: float, ancestors: Container[str] = ()) -> bool:
+        """``version`` serves from now on; ``ancestors``: what it was made of by deltas.
+
+        Returns whether the version that served until now is good: one to go back to.
+        """
+        judged = self.watched is None or self._after.requests >= self._policy.requests
+        if self.watched is None or self.watched not in ancestors:
+            self._watched, self._since, self._after, self._good = (version,), now, Tally(), []
+        elif judged:
+            self._good.append(self._after)
+            self._watched, self._after = (version,), Tally()
+        else:
+            self._watched = (*self._watched, version)[-_LATE:]
+        self._bad = ()
+        return judged
 
     def dismiss(self) -> None:
         """Watch nothing: what serves now has served before."""
-        self._watched = None
+        self._watched = ()
 
     def observe(self, version: str, tally: Tally, now: float) -> Breach | None:
-        """Answers of a version; those that come late, from another than the one that serves, are no evidence."""
-        if version != self._watched:
-            if self._watched is None and version != self._bad:
+        """Answers of a version; late ones of a version that is not under watch any more are no evidence."""
+        if version not in self._watched:
+            if not self._watched and version not in self._bad:
                 self._remember(tally)
             return None
         self._after += tally
         if self._after.requests < self._policy.requests:
             return None
-        if breach := self._breach(version):
+        if breach := self._breach(self._watched[-1]):
+            self._bad = self._watched
             self.dismiss()
-            self._bad = version
             return breach
         if now - self._since >= self._policy.seconds:
-            self._remember(self._after)
+            for passed in (*self._good, self._after):
+                self._remember(passed)
             self.dismiss()
         return None
 

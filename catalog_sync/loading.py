@@ -1,12 +1,15 @@
 """One version from Redis into the store: fetched, checked, staged, tried."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from threading import Event
 from typing import Literal
 
 import redis
 
-from catalog_sync.fetch import Link, decode_as, fetch_blob, fetch_chain, fetch_manifest
+from catalog_sync.ancestry import Ancestry, QuarantineCheck
+from catalog_sync.fetch import CHAIN_LIMIT, Link, decode_as, fetch_blob, fetch_chain, fetch_manifest
 from catalog_sync.layout import Canary, Keys, Manifest, Pointer
 from catalog_sync.signing import TrustedKeys
 from engine.catalog.store import CatalogStore, free_memory_of_host
@@ -24,6 +27,16 @@ Raises CatalogError ``canary``, or ``busy`` if nothing answers.
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """``files``: the bytes that a version took, by version; none if it was resident already. ``ancestors``: the last
+    ``CHAIN_LIMIT`` versions that it was made of by deltas; none if it was resident.
+    """
+
+    files: Mapping[str, memoryview] | None = None
+    ancestors: frozenset[str] = frozenset()
+
+
 class VersionLoader:
     """``ask_canaries``: none leaves the canaries of a manifest alone."""
 
@@ -33,21 +46,25 @@ class VersionLoader:
         client: redis.Redis,
         keys: Keys,
         trusted: TrustedKeys,
+        quarantine: QuarantineCheck,
         ask_canaries: AskCanaries | None,
         stop: Event,
     ) -> None:
         self._store, self._redis, self._keys = store, client, keys
         self._trusted, self._ask_canaries, self._stop = trusted, ask_canaries, stop
+        self._quarantine, self._ancestry = quarantine, Ancestry(client, keys)
 
-    def load(self, target: Pointer, reached: Callable[[Step], None]) -> Mapping[str, memoryview] | None:
-        """Make a version resident; returns the bytes that it took, by version; none if it is resident already.
+    def load(self, target: Pointer, reached: Callable[[Step], None]) -> Loaded:
+        """Make a version resident. ``reached`` hears of every step.
 
-        ``reached`` hears of every step. Raises CatalogError, and nothing of the version stays.
+        Raises CatalogError, and nothing of the version stays.
         """
+        self._quarantine.check(target.version)
         if target.version in self._store.resident():
-            return None
+            return Loaded()
         manifest = fetch_manifest(self._redis, self._keys, target)
         self._trusted.check(manifest)
+        self._quarantine.check(target.version, self._ancestry.of(manifest))
         self._store.check_model(manifest.model, manifest.sizes)
         files = self._stage_chain(self._chain(manifest))
         reached("staged")
@@ -58,7 +75,7 @@ class VersionLoader:
             except BaseException:
                 self._store.discard(target.version)
                 raise
-        return files
+        return Loaded(files, frozenset(islice(self._ancestry.of(manifest), CHAIN_LIMIT)))
 
     def _chain(self, manifest: Manifest) -> list[Link]:
         usable = {name: self._store.overlaid(name) <= OVERLAY_LIMIT for name in self._store.resident()}

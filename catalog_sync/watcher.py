@@ -11,10 +11,11 @@ import redis
 
 from catalog_sync.acks import ack_of
 from catalog_sync.activation_guard import ActivationGuard, Breach
-from catalog_sync.connection import connect, get_field, get_hash
+from catalog_sync.ancestry import QuarantineCheck
+from catalog_sync.connection import connect, get_hash
 from catalog_sync.kept import KeptVersions
 from catalog_sync.last_good import LastGood
-from catalog_sync.layout import Condemnation, Keys, Pin, Pointer, read_record
+from catalog_sync.layout import Condemnation, Keys, Pin, Pointer
 from catalog_sync.listener import Listener
 from catalog_sync.loading import AskCanaries, Step, VersionLoader
 from catalog_sync.pins import read_pin
@@ -59,7 +60,8 @@ class Watcher:
         backoff = self._state.backoff(settings.poll_seconds)
         self._listener = Listener(self._redis, self._keys.notify, backoff, self._stop)
         trusted = TrustedKeys(settings.trusted_keys)
-        self._loader = VersionLoader(store, self._redis, self._keys, trusted, ask_canaries, self._stop)
+        check = QuarantineCheck(self._redis, self._keys, self._quarantine, self._lock)
+        self._loader = VersionLoader(store, self._redis, self._keys, trusted, check, ask_canaries, self._stop)
         self._kept = KeptVersions(store, self._load_kept)
         self._thread = threading.Thread(target=self._run, name="catalog-watcher", daemon=True)
 
@@ -113,7 +115,7 @@ class Watcher:
             for version, tally in tallies(requests, answers, self._store.active).items():
                 with self._lock:
                     breach = self._guard.observe(version, tally, time.monotonic())
-                    if breach is not None and version == self._store.active:
+                    if breach is not None and breach.version == self._store.active:
                         self._roll_back(breach)
         except Exception:  # it must not end the thread that answers requests
             log.exception("the answers of a batch could not be judged")
@@ -171,24 +173,27 @@ class Watcher:
 
     def _take(self, target: Pointer) -> None:
         try:
-            self._check_quarantine(target)
-            files = self._loader.load(target, self._reached)
+            loaded = self._loader.load(target, self._reached)
             with self._lock:
-                self._activate(target.version)
+                self._activate(target.version, loaded.ancestors)
         except Exception as error:  # any fault is a refusal with a reason
             self._refuse(target, _as_refusal(error))
             return
         log.info("catalog %s is active (generation %d)", target.version, target.generation)
-        self._save(target.version, files)
+        self._save(target.version, loaded.files)
 
-    def _activate(self, version: str) -> None:
+    def _activate(self, version: str, ancestors: frozenset[str]) -> None:
+        if bad := next((each for each in ancestors if self._quarantine.get(each)), None):
+            self._store.unstage()
+            raise CatalogError("quarantined", f"it is a change of version {bad}, which was found bad meanwhile")
         active, previous, now = self._store.active, self._store.previous, time.monotonic()
-        self._store.activate(version)
-        self._state.activate(now)
+        good = True
         if active is None or version == previous:  # there is none to go back to, or it served before
             self._guard.dismiss()
         elif version != active:
-            self._guard.activated(version, now)
+            good = self._guard.activated(version, now, ancestors)
+        self._store.activate(version, keep_previous=not good)
+        self._state.activate(now)
 
     def _refuse(self, target: Pointer, refusal: CatalogError) -> None:
         log.warning("catalog %s is refused (%s): %s", target.version, refusal.reason, refusal.message)
@@ -197,22 +202,8 @@ class Watcher:
             if refusal.reason == "canary":
                 self._condemn(target.version, refusal, target.generation)
 
-    def _check_quarantine(self, target: Pointer) -> None:
-        """Raises CatalogError ``quarantined``."""
-        if fleet_wide := get_field(self._redis, self._keys.quarantine, target.version):
-            found = read_record(fleet_wide, Condemnation, "quarantined")
-            raise CatalogError("quarantined", f"for the whole fleet, by {found.by}: {found.reason}: {found.message}")
-        if (own := self._quarantine.get(target.version)) is None:
-            return
-        released = get_field(self._redis, self._keys.released, target.version)
-        if released is None or int(released) < own.generation:
-            raise CatalogError("quarantined", f"by this instance: {own.reason}: {own.message}")
-        with self._lock:
-            self._quarantine.release(target.version)
-
     def _load_kept(self, target: Pointer) -> None:
         try:
-            self._check_quarantine(target)
             self._loader.load(target, lambda _: None)
         except Exception as error:
             refusal = _as_refusal(error)

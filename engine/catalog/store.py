@@ -23,8 +23,8 @@ class _Slot:
 class CatalogStore:
     """Holds what is resident. A batch pins the version it starts with; a swap replaces one reference.
 
-    The previous version stays resident, so that a rollback needs no upload. Thread-safe. ``free_memory`` gives the
-    bytes that are free on the device; it is asked before an upload.
+    The previous version, where a rollback goes, stays resident, so that it needs no upload. Thread-safe.
+    ``free_memory`` gives the bytes that are free on the device; it is asked before an upload.
     """
 
     def __init__(
@@ -135,10 +135,13 @@ class CatalogStore:
             yield
         self._stream.synchronize()
 
-    def activate(self, version: str) -> None:
-        """Serve a resident version; the one that served becomes the previous. Raises CatalogError ``not_resident``."""
+    def activate(self, version: str, *, keep_previous: bool = False) -> None:
+        """Serve a resident version; the one that served becomes the previous. Raises CatalogError ``not_resident``.
+
+        ``keep_previous``: a rollback goes where it went before; the one that served is dropped, unless there is none.
+        """
         with self._lock:
-            self._activate(version)
+            self._activate(version, keep_previous)
 
     def rollback(self) -> str:
         """Serve the previous version again and return its name. Raises CatalogError ``no_previous``."""
@@ -206,13 +209,14 @@ class CatalogStore:
                 slot.pins -= 1
                 self._free(name)
 
-    def _activate(self, version: str) -> None:
+    def _activate(self, version: str, keep_previous: bool = False) -> None:
         if version not in self._named():
             raise CatalogError("not_resident", f"version {version} is not resident")
         if version == self._active:
             return
-        dropped = self._previous
-        self._previous, self._active = self._active, version
+        dropped, self._active = self._active, version
+        if not (keep_previous and self._previous not in (None, version)):
+            dropped, self._previous = self._previous, dropped
         if self._staged == version:
             self._staged = None
         self._free(dropped)

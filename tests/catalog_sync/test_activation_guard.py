@@ -85,6 +85,77 @@ def test_a_version_replaced_before_it_was_judged_leaves_the_baseline_alone() -> 
     assert guard.observe("v3", Tally(N, 6, 0), 13.0) is not None
 
 
+def test_a_watch_goes_on_over_deltas_until_there_are_enough_answers_to_judge() -> None:
+    guard = after(Tally(N))
+    for number in range(3, 30):  # each has far too few answers by itself
+        assert guard.observe(f"v{number - 1}", Tally(N // 30, 1), 10.0 + number) is None
+        assert not guard.activated(f"v{number}", 10.0 + number, {f"v{number - 1}"})  # none of them is good yet
+    breach = guard.observe("v29", Tally(N // 3, 1), 50.0)
+    assert breach is not None
+    assert (breach.version, breach.reason) == ("v29", "error_rate")
+
+
+def test_late_answers_of_a_version_under_the_same_watch_count_and_blame_the_newest() -> None:
+    guard = after(Tally(N))
+    guard.activated("v3", 11.0, {"v2"})
+    breach = guard.observe("v2", Tally(N, N), 12.0)
+    assert breach is not None
+    assert breach.version == "v3"
+    assert guard.observe("v2", Tally(N, N), 13.0) is None
+    assert guard.before == Tally(N)  # what the bad ones answered late is no baseline
+
+
+def test_a_version_that_answered_enough_is_good_and_the_deltas_after_it_are_judged_anew() -> None:
+    guard = after(Tally(N))
+    guard.observe("v2", Tally(50 * N), 11.0)
+    assert guard.activated("v3", 12.0, {"v2"})
+    assert guard.observe("v2", Tally(N, N), 12.0) is None  # late, of one that was judged
+    breach = guard.observe("v3", Tally(N, N // 10), 13.0)  # the many good answers before do not outweigh it
+    assert breach is not None
+    assert breach.version == "v3"
+
+
+def test_deltas_do_not_make_a_watch_longer_nor_what_it_is_measured_by_worse() -> None:
+    guard = after(Tally(N))
+    for second in range(60):
+        assert guard.observe(f"v{second + 2}", Tally(N, 4), 10.0 + second) is None
+        assert guard.before == Tally(N)
+        guard.activated(f"v{second + 3}", 10.0 + second, {f"v{second + 2}"})
+    assert guard.observe("v62", Tally(N, 4), 70.0) is None
+    assert guard.watched is None
+    assert guard.before.requests > N
+
+
+def test_another_base_ends_the_watch_and_only_what_was_judged_is_good() -> None:
+    guard = after(Tally(N))
+    guard.observe("v2", Tally(N - 1), 11.0)
+    assert not guard.activated("v3", 12.0)
+    assert guard.observe("v3", Tally(1, 1), 13.0) is None  # counts from nothing
+    guard.observe("v3", Tally(N), 13.0)
+    assert guard.activated("v4", 14.0)
+
+
+@given(st.lists(st.tuples(st.integers(0, N), st.booleans(), st.booleans()), max_size=60))
+def test_good_is_only_what_passed_or_answered_enough_and_a_breach_comes_while_it_is_watched(
+    steps: Sequence[tuple[int, bool, bool]],
+) -> None:
+    """Versions v0, v1, ... come one after the other, some as deltas; ``count`` is what a plain model says."""
+    guard = after(Tally(N))
+    current, count, watched = "v2", 0, True
+    for number, (answers, bad, is_delta) in enumerate(steps):
+        breach = guard.observe(current, Tally(answers, answers if bad else 0), 11.0)
+        count += answers
+        if breach is not None:
+            assert watched
+            assert count >= N
+            assert breach.version == current
+            watched = False
+        good = guard.activated(f"w{number}", 11.0, {current} if is_delta else ())
+        assert good == (not watched or count >= N)
+        count = 0 if good or not is_delta else count
+        current, watched = f"w{number}", True
+
+
 def test_after_a_dismissal_the_answers_are_the_baseline_again() -> None:
     guard = after(Tally(N))
     guard.dismiss()

@@ -219,3 +219,70 @@ def test_a_delta_that_withdraws_too_much_is_rolled_back_too(fleet: Fleet) -> Non
         with fleet.store.pin() as resident:
             assert resident.live_total() == 10
         eventually(lambda: bad.version in ack_of(fleet).condemned)
+
+
+def withdraw(fleet: Fleet, *ids: int) -> str:
+    """A delta over the current version becomes current; its name."""
+    deltas = DeltaPublisher(fleet.publisher)
+    return deltas.publish(deltas.head(MODEL), None, [np.array(ids)])[0].version
+
+
+def taken(fleet: Fleet, watcher: Watcher, version: str) -> None:
+    eventually(lambda: fleet.store.active == version and watcher.snapshot().state == "current")
+
+
+def test_deltas_in_quick_succession_are_judged_together_and_the_last_good_version_comes_back(fleet: Fleet) -> None:
+    with fleet.watcher() as watcher:
+        first, good = two_versions(fleet, watcher)
+        answer(watcher, good.version)
+        bad = [good.version]
+        for item in range(5):
+            bad.append(withdraw(fleet, item))
+            taken(fleet, watcher, bad[-1])
+            answer(watcher, bad[-1], items=0, count=N // 5)
+        assert fleet.store.active == good.version
+        assert fleet.store.resident() == (good.version,)  # not the four that were not judged
+        assert set(watcher.snapshot().condemned) == {bad[-1]}
+        assert first.version not in fleet.store.resident()
+
+
+def test_what_changes_a_bad_version_is_refused_until_that_one_is_released(fleet: Fleet) -> None:
+    with fleet.watcher() as watcher:
+        _, good = two_versions(fleet, watcher)
+        answer(watcher, good.version)
+        bad = withdraw(fleet, *range(20))
+        taken(fleet, watcher, bad)
+        answer(watcher, bad, items=0)
+        child = withdraw(fleet, 77)
+        eventually(lambda: watcher.snapshot().state == "quarantined" and watcher.snapshot().target == child)
+        grandchild = withdraw(fleet, 78)
+        eventually(lambda: watcher.snapshot().state == "quarantined" and watcher.snapshot().target == grandchild)
+        assert f"it is a change of version {bad}: by this instance: empty_rate" in (watcher.snapshot().error or "")
+        assert fleet.store.active == good.version
+        DeltaPublisher(fleet.publisher).rebase(grandchild)  # no way around
+        last = withdraw(fleet, 79)
+        eventually(lambda: watcher.snapshot().state == "quarantined" and watcher.snapshot().target == last)
+        FleetQuarantine(fleet.redis, fleet.keys, fleet.publisher).release(bad)
+        fleet.publisher.activate(last)
+        taken(fleet, watcher, last)
+
+
+def test_a_delta_that_was_staged_while_its_parent_was_found_bad_is_not_activated(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fleet.watcher() as watcher:
+        _, good = two_versions(fleet, watcher)
+        answer(watcher, good.version)
+        bad = withdraw(fleet, *range(20))
+        taken(fleet, watcher, bad)
+        stage = fleet.store.stage
+
+        def stage_slowly(*args: object, **options: object) -> object:
+            found = stage(*args, **options)  # type: ignore[arg-type]
+            answer(watcher, bad, items=0)
+            return found
+
+        monkeypatch.setattr(fleet.store, "stage", stage_slowly)
+        child = withdraw(fleet, 77)
+        eventually(lambda: watcher.snapshot().state == "quarantined" and watcher.snapshot().target == child)
+        assert fleet.store.resident() == (good.version,)
