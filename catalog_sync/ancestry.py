@@ -1,6 +1,7 @@
 """The versions that a delta changes, and refusing what builds on a bad one."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
 from threading import Lock
 
 import redis
@@ -13,6 +14,16 @@ from engine.errors import CatalogError
 
 REACH = 4096
 """So far back a bad version is looked for: half an hour of two deltas a second."""
+
+
+def ancestors(version: str, parents: Mapping[str, str | None]) -> list[str]:
+    """The versions that a delta changes, nearest first, as far as ``parents`` goes; none for a base."""
+    found: list[str] = []
+    parent = parents.get(version)
+    while parent is not None and parent not in found:
+        found.append(parent)
+        parent = parents.get(parent)
+    return found
 
 
 class Ancestry:
@@ -38,6 +49,12 @@ class Ancestry:
                 except CatalogError:  # deleted, or damaged: then what is fetched for the chain says so
                     return
             parent, digest = self._parents[parent]
+
+    def bad_part(self, manifest: Manifest, bad: Collection[str]) -> str | None:
+        """The version, or the nearest one that it changes, that is ``bad``; none if it is sound."""
+        if not bad:
+            return None
+        return next((each for each in chain([manifest.version], self.of(manifest)) if each in bad), None)
 
     def _note(self, manifest: Manifest) -> tuple[str | None, str | None]:
         while len(self._parents) >= REACH:

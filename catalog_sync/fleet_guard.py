@@ -1,12 +1,13 @@
 """Makes fleet-wide what enough instances found: a bad version is quarantined, the pointer goes back."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event
 
 import redis
 
+from catalog_sync.ancestry import ancestors
 from catalog_sync.fleet_quarantine import FleetQuarantine
 from catalog_sync.layout import Ack, Pointer
 from catalog_sync.publisher import FleetStatus
@@ -31,20 +32,36 @@ class Verdict:
 
 
 def verdicts(status: FleetStatus, quorum: Quorum) -> Iterator[Verdict]:
-    """Versions to be quarantined: condemned by enough living instances, not quarantined yet. No I/O."""
+    """Versions to be quarantined: condemned by enough living instances, not quarantined yet. No I/O.
+
+    A delta holds what is bad about the version that it changes: who condemned that one condemned both. So instances
+    that blame different deltas of a chain agree on the later ones; of these the first is named.
+    """
     living: dict[str, list[Ack]] = defaultdict(list)
     for ack in status.acks:
         living[ack.model].append(ack)
+    parents = status.parents
     for model, acks in sorted(living.items()):
-        for version in sorted({version for ack in acks for version in ack.condemned} - status.quarantine.keys()):
-            against = [ack for ack in acks if version in ack.condemned]
-            if len(against) >= quorum.count and len(against) >= quorum.share * len(acks):
-                yield Verdict(model, version, _because(against, version, len(acks)))
+        found: dict[str, str] = {}
+        for version in {version for ack in acks for version in ack.condemned}:
+            line = (version, *ancestors(version, parents))
+            against = {ack.instance: why for ack in acks if (why := _blamed(ack, line)) is not None}
+            enough = len(against) >= quorum.count and len(against) >= quorum.share * len(acks)
+            if enough and status.bad_part(version) is None:
+                found[version] = _because(against, len(acks))
+        for version, message in sorted(found.items()):
+            if not any(each in found for each in ancestors(version, parents)):
+                yield Verdict(model, version, message)
 
 
-def _because(against: Sequence[Ack], version: str, living: int) -> str:
-    first = min(against, key=lambda ack: ack.instance)
-    return f"{len(against)} of {living} instances found it bad, {first.instance}: {first.condemned[version]}"
+def _blamed(ack: Ack, line: Sequence[str]) -> str | None:
+    """Why an instance condemned one of the versions, if it did."""
+    return next((ack.condemned[version] for version in line if version in ack.condemned), None)
+
+
+def _because(against: Mapping[str, str], living: int) -> str:
+    first = min(against)
+    return f"{len(against)} of {living} instances found it bad, {first}: {against[first]}"
 
 
 class FleetGuard:

@@ -21,7 +21,7 @@ class FleetQuarantine:
     publisher: Publisher
 
     def condemn(self, version: str, reason: str, message: str, by: str) -> Pointer | None:
-        """Quarantine a version for the whole fleet; its model's pointer goes back if it names it.
+        """Quarantine a version for the whole fleet; its model's pointer goes back if it names it or a delta of it.
 
         Returns the pointer if it moved. The quarantine comes first: what is killed in between leaves a pointer that
         nobody takes up, and ``retreat`` or the same call again moves it. Raises CatalogError ``unknown_version``,
@@ -37,9 +37,12 @@ class FleetQuarantine:
         return self.retreat(model)
 
     def retreat(self, model: str) -> Pointer | None:
-        """Move a pointer that names a quarantined version back; returns it if it moved. The errors of ``rollback``."""
-        pointer = self.publisher.pointer(model)
-        if pointer is None or not self.client.hexists(self.keys.quarantine, pointer.version):
+        """Move a pointer back that names a quarantined version or a delta of one; returns it if it moved.
+
+        The errors of ``rollback``.
+        """
+        pointer, quarantine = self.publisher.pointer(model), self.publisher.quarantine()
+        if pointer is None or not quarantine or self.publisher.bad_part(pointer.version, quarantine) is None:
             return None
         return self.publisher.rollback(model)
 

@@ -1,8 +1,9 @@
 """What Redis says of versions and of the fleet, put together for people and for JSON."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
+from catalog_sync.ancestry import ancestors
 from catalog_sync.layout import Ack, Manifest
 from catalog_sync.publisher import FleetStatus
 
@@ -32,16 +33,6 @@ def overview(status: FleetStatus, now_ms: int) -> dict[str, Any]:
     }
 
 
-def chain(version: str, parents: Mapping[str, str | None]) -> list[str]:
-    """The versions that a delta builds on, nearest first; none for a base."""
-    found: list[str] = []
-    parent = parents.get(version)
-    while parent is not None and parent not in found:
-        found.append(parent)
-        parent = parents.get(parent)
-    return found
-
-
 def _sorted(status: FleetStatus) -> Iterator[Manifest]:
     """By model; the current version first, then its history, then what never was current."""
 
@@ -63,7 +54,7 @@ def _version(manifest: Manifest, status: FleetStatus) -> dict[str, Any]:
         "items": manifest.items,
         "bytes": manifest.size,
         "standing": _standing(manifest, status),
-        "chain": chain(manifest.version, parents),
+        "chain": ancestors(manifest.version, parents),
         "canaries": len(manifest.canaries),
         "signed": manifest.signature is not None,
         "pinned_by": [group for group, pin in status.pins.items() if manifest.version in pin.versions],
@@ -81,7 +72,7 @@ def _standing(manifest: Manifest, status: FleetStatus) -> str:
         return ""
     if pointer.version == manifest.version:
         return "current"
-    usable = [version for version in pointer.history if version not in status.quarantine]
+    usable = [version for version in pointer.history if status.bad_part(version) is None]
     return "rollback" if usable[:1] == [manifest.version] else ""
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import msgspec
 import redis
 
-from catalog_sync.connection import get_bytes
+from catalog_sync.ancestry import Ancestry
+from catalog_sync.connection import get_bytes, get_hash
 from catalog_sync.layout import MAX_GENERATION, Keys, Manifest, Pin, PinnedVersion, read_record, sha256
 from engine.errors import CatalogError
 
@@ -58,9 +59,10 @@ class Pins:
         raw = get_bytes(self.client, self.keys.manifest(version))
         if raw is None:
             raise CatalogError("unknown_version", f"version {version} is not in Redis")
-        Manifest.read(raw)
-        if self.client.hexists(self.keys.quarantine, version):
-            raise CatalogError("quarantined", f"version {version} is quarantined")
+        quarantine = [each.decode() for each in get_hash(self.client, self.keys.quarantine)]
+        if bad := Ancestry(self.client, self.keys).bad_part(Manifest.read(raw), quarantine):
+            why = "is" if bad == version else f"is a change of version {bad}, which is"
+            raise CatalogError("quarantined", f"version {version} {why} quarantined")
         return PinnedVersion(version, sha256(raw))
 
     def _write(self, group: str, pin: Pin, version: str | None = None) -> Pin:

@@ -30,7 +30,7 @@ def reasons_to_keep(status: FleetStatus, history: int) -> Mapping[str, str]:
 
     for model, pointer in status.pointers.items():
         keep([pointer.version], f"current for model {model}")
-        usable = [version for version in pointer.history if version not in status.quarantine]
+        usable = [version for version in pointer.history if status.bad_part(version) is None]
         keep(usable[:1], f"a rollback of model {model} goes there")
         keep(pointer.history[:history], f"among the last {history} of model {model}")
     for group, pin in status.pins.items():

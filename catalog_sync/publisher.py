@@ -1,12 +1,13 @@
 """The publisher's side: upload versions, move the pointer, look at the fleet."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 
 import msgspec
 import redis
 
+from catalog_sync.ancestry import Ancestry, ancestors
 from catalog_sync.blob import Bytes
 from catalog_sync.connection import get_bytes, get_hash
 from catalog_sync.layout import (
@@ -41,6 +42,16 @@ class FleetStatus:
     quarantine: Mapping[str, Condemnation]
     full_forms: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def parents(self) -> Mapping[str, str | None]:
+        """The version that each one changes; none of a base."""
+        return {manifest.version: manifest.parent for manifest in self.manifests}
+
+    def bad_part(self, version: str) -> str | None:
+        """The version, or the nearest one that it changes, that is quarantined; none if it is sound."""
+        found = (version, *ancestors(version, self.parents))
+        return next((each for each in found if each in self.quarantine), None)
+
 
 def ignore(_: int) -> None:
     """No progress display."""
@@ -52,6 +63,7 @@ class Publisher:
     def __init__(self, client: redis.Redis, namespace: str) -> None:
         self.client = self._redis = client
         self.keys = self._keys = Keys(namespace)
+        self._ancestry = Ancestry(client, self.keys)
         self._advance = client.register_script(files("catalog_sync").joinpath("advance.lua").read_text())
 
     def upload(self, manifest: Manifest, blob: Bytes, progress: Callable[[int], None] = ignore) -> Manifest:
@@ -117,6 +129,9 @@ class Publisher:
         ``conflict`` (another publisher moved the pointer at the same time).
         """
         manifest, digest = self._manifest(version)
+        bad = self.bad_part(version, self.quarantine())
+        if bad not in (None, version):
+            raise CatalogError("quarantined", f"version {version} is a change of version {bad}, which is quarantined")
         if model is not None and manifest.model != model:
             raise CatalogError("incompatible", f"version {version} is made for model {manifest.model!r}, not {model!r}")
         return self._activate(manifest, digest, self.pointer(manifest.model))
@@ -137,17 +152,36 @@ class Publisher:
     def rollback(self, model: str) -> Pointer:
         """Point a model at the version before the current one that is not quarantined; done again, one further back.
 
-        Raises CatalogError ``no_previous``, ``unknown_version`` or ``conflict``.
+        If all of those are, or are deltas of one that is, then at the newest before it. Raises CatalogError
+        ``no_previous``, ``unknown_version`` or ``conflict``.
         """
         before = self.pointer(model)
         if before is None or not before.history:
             raise CatalogError("no_previous", f"model {model!r} has no version to go back to")
-        usable = [version for version in before.history if not self._redis.hexists(self._keys.quarantine, version)]
-        if not usable:
-            raise CatalogError("no_previous", f"every version that model {model!r} could go back to is quarantined")
-        version = usable[0]
-        older = before.history[before.history.index(version) + 1 :]
-        return self._move(model, before, Pointer(version, 0, self._manifest(version)[1], tuple(older)))
+        version = self._sound_before(before)
+        if version is None:
+            raise CatalogError(
+                "no_previous", f"every version that model {model!r} could go back to is quarantined or deleted"
+            )
+        at = before.history.index(version) + 1 if version in before.history else len(before.history)
+        return self._move(model, before, Pointer(version, 0, self._manifest(version)[1], before.history[at:]))
+
+    def _sound_before(self, pointer: Pointer) -> str | None:
+        """The newest version of a pointer's history, else of what its version changes, that nothing bad is part of."""
+        quarantine = self.quarantine().keys()
+        for version in pointer.history:
+            if self._redis.exists(self._keys.manifest(version)) and self.bad_part(version, quarantine) is None:
+                return version
+        found = [pointer.version, *self._ancestry.of(self._manifest(pointer.version)[0])]
+        worst = max((at for at, version in enumerate(found) if version in quarantine), default=len(found))
+        return next(iter(found[worst + 1 :]), None)
+
+    def bad_part(self, version: str, quarantine: Collection[str]) -> str | None:
+        """The version, or the nearest one that it changes, that is in ``quarantine``.
+
+        Raises CatalogError ``unknown_version``.
+        """
+        return self._ancestry.bad_part(self._manifest(version)[0], quarantine)
 
     def status(self) -> FleetStatus:
         """Everything of the namespace."""

@@ -4,18 +4,22 @@ import threading
 from collections.abc import Iterator
 
 import msgspec
+import numpy as np
 import pytest
 import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
+from catalog_sync.deltas import DeltaPublisher
 from catalog_sync.embedded import EmbeddedRedis
 from catalog_sync.fleet_guard import FleetGuard, Quorum, verdicts
 from catalog_sync.fleet_quarantine import FleetQuarantine
-from catalog_sync.layout import Ack, Condemnation
+from catalog_sync.layout import Ack, Condemnation, Manifest, Pointer
+from catalog_sync.pins import Pins
+from catalog_sync.prune import reasons_to_keep
 from catalog_sync.publisher import FleetStatus
 from engine.errors import CatalogError
-from tests.catalog_sync.redis_support import MODEL, Fleet
+from tests.catalog_sync.redis_support import MODEL, Fleet, version_with
 from tests.consumer.waiting import eventually
 
 TWO_AND_HALF = Quorum(2, 0.5)
@@ -72,6 +76,72 @@ def test_instances_of_another_model_have_no_say_and_what_is_quarantined_is_settl
     acks = [ack(0, "bad"), ack(1, "bad"), *(ack(n, model="other") for n in range(2, 9))]
     assert [(each.model, each.version) for each in verdicts(status(*acks), TWO_AND_HALF)] == [(MODEL, "bad")]
     assert list(verdicts(status(*acks, quarantine=("bad",)), TWO_AND_HALF)) == []
+
+
+def chained(*versions: str) -> tuple[Manifest, ...]:
+    """A base and its deltas."""
+    base = version_with(range(3))[0]
+    parents = [None, *versions]
+    return tuple(
+        msgspec.structs.replace(base, version=version, parent=parent, parent_manifest=parent)
+        for version, parent in zip(versions, parents, strict=False)
+    )
+
+
+def test_instances_that_blame_different_deltas_of_a_chain_agree_on_the_later_one() -> None:
+    acks = [ack(0, "d1"), ack(1, "d3"), ack(2)]
+    fleet = FleetStatus({}, chained("base", "d1", "d2", "d3"), tuple(acks), (), {}, {})
+    assert [(each.version, each.message[:27]) for each in verdicts(fleet, TWO_AND_HALF)] == [
+        ("d3", "2 of 3 instances found it b")
+    ]
+    assert list(verdicts(FleetStatus({}, chained("base", "d1"), tuple(acks), (), {}, {}), TWO_AND_HALF)) == []
+
+
+def test_of_a_chain_only_the_first_bad_one_is_quarantined_and_what_follows_a_quarantined_one_is_settled() -> None:
+    acks = (ack(0, "d1", "d2"), ack(1, "d1", "d2"))
+    manifests = chained("base", "d1", "d2")
+    assert [each.version for each in verdicts(FleetStatus({}, manifests, acks, (), {}, {}), TWO_AND_HALF)] == ["d1"]
+    settled = {"base": Condemnation("base", "x", "y", 1, 1)}
+    assert list(verdicts(FleetStatus({}, manifests, acks, (), {}, settled), TWO_AND_HALF)) == []
+
+
+def delta(fleet: Fleet, *withdrawn: int) -> Pointer:
+    deltas = DeltaPublisher(fleet.publisher)
+    return deltas.publish(deltas.head(MODEL), None, [np.array(withdrawn)])[1]
+
+
+def test_a_pointer_goes_back_to_before_a_quarantined_delta_however_many_came_after(
+    fleet: Fleet, quarantine: FleetQuarantine
+) -> None:
+    fleet.publish(range(40))
+    good = delta(fleet, 0)
+    bad = delta(fleet, 1)
+    for item in range(2, 22):  # more than a pointer's history holds
+        last = delta(fleet, item)
+    assert good.version not in last.history
+    quarantine.condemn(bad.version, "operator", "x", "me")
+    with pytest.raises(CatalogError, match="is quarantined") as caught:
+        fleet.publisher.activate(last.version)
+    assert caught.value.reason == "quarantined"
+    pointer = fleet.publisher.pointer(MODEL)
+    assert pointer is not None
+    assert (pointer.version, pointer.history) == (good.version, ())
+    with pytest.raises(CatalogError, match=f"a change of version {bad.version}"):
+        Pins(fleet.redis, fleet.keys).serve("g", last.version)
+    with fleet.watcher():
+        eventually(lambda: fleet.store.active == good.version)
+
+
+def test_a_rollback_passes_over_deltas_of_a_quarantined_version(fleet: Fleet, quarantine: FleetQuarantine) -> None:
+    good = fleet.publish(range(40))
+    bad = delta(fleet, 1)
+    delta(fleet, 2)
+    other = fleet.publish(range(30))
+    quarantine.condemn(bad.version, "operator", "x", "me")
+    assert fleet.publisher.pointer(MODEL) == other
+    kept = reasons_to_keep(fleet.publisher.status(), 0)
+    assert kept[good.version] == f"a rollback of model {MODEL} goes there"
+    assert fleet.publisher.rollback(MODEL).version == good.version
 
 
 @given(st.lists(st.booleans(), max_size=12), st.integers(1, 5), st.floats(0, 1))

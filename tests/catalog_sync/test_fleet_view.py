@@ -3,11 +3,12 @@ from collections.abc import Iterator
 import pytest
 from pydantic import SecretStr
 
+from catalog_sync.ancestry import ancestors
 from catalog_sync.embedded import EmbeddedRedis
 from catalog_sync.fleet_quarantine import FleetQuarantine
 from catalog_sync.fleet_view import FRESH_SECONDS, FleetView
 from catalog_sync.layout import Ack
-from catalog_sync.overview import chain, overview
+from catalog_sync.overview import overview
 from catalog_sync.pins import Pins
 from catalog_sync.publisher import FleetStatus
 from tests.catalog_sync.redis_support import MODEL, Fleet
@@ -53,9 +54,9 @@ def test_versions_stand_by_model_and_history_with_all_that_is_said_of_them(fleet
 
 
 def test_a_chain_of_deltas_is_followed_and_a_ring_ends() -> None:
-    assert chain("d2", {"d2": "d1", "d1": "base", "base": None}) == ["d1", "base"]
-    assert chain("base", {"base": None}) == []
-    assert chain("a", {"a": "b", "b": "a"}) == ["b", "a"]
+    assert ancestors("d2", {"d2": "d1", "d1": "base", "base": None}) == ["d1", "base"]
+    assert ancestors("base", {"base": None}) == []
+    assert ancestors("a", {"a": "b", "b": "a"}) == ["b", "a"]
 
 
 def test_looking_never_waits_and_what_is_fresh_is_not_read_again(fleet: Fleet) -> None:
