@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from benchmarks.plot_overload import overload_plots
 from benchmarks.results import RESULTS, Row, load
 from benchmarks.summary import Best, Line, ablated, best_rates, lines
 
@@ -55,6 +56,7 @@ def plots(results: Path) -> Iterator[tuple[str, Figure]]:
         rows = [row for row in load(path)["rows"] if row["kernel"] == "decode attention" and "flattened_us" in row]
         if rows:
             yield f"{path.stem}-decode-attention.svg", _attention(rows)
+    yield from overload_plots(results)
 
 
 def _cases(found: Sequence[Line]) -> Figure:

@@ -10,6 +10,7 @@ from benchmarks.tables import number, share
 from docs.markdown import plain, table, where
 from docs.performance_catalog import filters_section, freshness_section, scale_section
 from docs.performance_kernels import kernels_section
+from docs.performance_load import overload_section
 from docs.performance_offline import offline_section
 from docs.performance_quality import products_section, quality_section
 from docs.performance_targets import OF_OFFLINE_TARGET, TAIL_TARGET, graph_share, targets_section
@@ -207,6 +208,7 @@ def _loads(loads: list[float]) -> str:
 _SECTIONS = {
     "offline": offline_section,
     "online": _online,
+    "overload": overload_section,
     "exactness": _exactness,
     "kernels": kernels_section,
     "fp8_products": products_section,

@@ -1,0 +1,259 @@
+"""What the service still answers in time when more comes than it can do.
+
+``python -m benchmarks.overload [--model NAME]``. First the capacity: replies a second with enough requests in the air.
+Then arrivals at 0.5 to 3 times that, at random and with bursts of ten times the rate, through Kafka (the mock cluster,
+in this process). Every request has a deadline counted from the moment at which it was meant to be sent, and so is its
+latency: a generator that falls behind makes them later, not fewer.
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.card import CardWatch, describe, device_name
+from benchmarks.online import Load, LoadMaker, OnlineOptions, Pressure, loaded_model
+from benchmarks.results import ReportFile, Row, default_path
+from consumer.client import RecallClient
+from consumer.serving.load_settings import LoadSettings
+from consumer.serving.prior import prior_of
+from consumer.serving.service import ServingLoop
+from consumer.serving.settings import BatchSettings
+from consumer.stream.mock_cluster import CLIENT_SETTINGS, MockCluster
+from consumer.stream.settings import KafkaSettings
+from consumer.wire.reply import RecallReply
+from consumer.wire.settings import RecallDefaults, WireLimits
+from engine.errors import RecallstreamError
+from engine.recall_engine import RecallEngine
+
+Pattern = Literal["poisson", "bursts"]
+BURST_EVERY_S, BURST_S, BURST = 2.0, 0.2, 10.0
+WITHIN = 0.9
+"""Of its peak goodput has to stay, from the capacity on."""
+
+_WARM_S, _READY_S, _LONGEST_S = 3.0, 30.0, 60.0
+_TOP_K = 32
+_PARTITIONS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``deadline_s`` from the intended send time; ``seconds`` of arrivals of each measurement."""
+
+    deadline_s: float
+    seconds: float
+    times: tuple[float, ...] = (0.5, 0.8, 1.0, 1.5, 2.0, 3.0)
+    patterns: tuple[Pattern, ...] = get_args(Pattern)
+    ladders: tuple[LoadSettings, ...] = (LoadSettings(), LoadSettings(degrade=("beam", "history")))
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """``at``: seconds after the intended send time."""
+
+    reply: RecallReply
+    at: float
+
+
+def arrivals(pattern: Pattern, rate: float, seconds: float) -> NDArray[np.float64]:
+    """Moments with ``rate`` a second on average, the same in every run; bursts are ten times what is between them."""
+    random = np.random.default_rng(11)
+    if pattern == "poisson":
+        return random.exponential(1 / rate, int(rate * seconds)).cumsum()
+    share = BURST_S / BURST_EVERY_S
+    base = rate / (1 + (BURST - 1) * share)
+    moments = random.exponential(1 / (BURST * base), int(BURST * base * seconds)).cumsum()
+    inside = moments % BURST_EVERY_S < BURST_S
+    kept: NDArray[np.float64] = moments[inside | (random.random(len(moments)) < 1 / BURST)]
+    return kept
+
+
+@contextmanager
+def service(engine: RecallEngine, load: LoadSettings) -> Iterator[tuple[KafkaSettings, ServingLoop]]:
+    """Broker and serving loop, up and a member of its group. Raises RecallstreamError if it fails."""
+    logging.getLogger("consumer").addHandler(logging.NullHandler())  # a failure is raised here
+    kafka = KafkaSettings(consumer_options=dict(CLIENT_SETTINGS))
+    topics = {kafka.request_topic: _PARTITIONS, kafka.reply_topic: 1, kafka.dead_letter_topic: 1}
+    device = torch.cuda.get_device_name(engine.device) if engine.device.type == "cuda" else "cpu"
+    with MockCluster(topics) as broker:
+        kafka = kafka.model_copy(update={"bootstrap_servers": broker.bootstrap_servers})
+        limit_ms = int(_LONGEST_S * 1e3)
+        loop = ServingLoop(
+            engine,
+            kafka=kafka,
+            batch=BatchSettings(max_requests=min(BatchSettings().max_requests, engine.settings.max_batch)),
+            limits=WireLimits(),
+            defaults=RecallDefaults(deadline_ms=limit_ms, max_deadline_ms=limit_ms),
+            load=load,
+            prior=prior_of(engine.spec, device, fp8=engine.settings.precision == "fp8"),
+            catalogs=engine.catalogs,
+        )
+        loop.start()
+        try:
+            _wait(lambda: bool(loop.snapshot().partitions), _READY_S)
+            yield kafka, loop
+        finally:
+            loop.stop()
+    if loop.failure is not None:
+        raise RecallstreamError(loop.failure)
+
+
+async def capacity(kafka: KafkaSettings, make: LoadMaker, outstanding: int, seconds: float) -> Row:
+    """Replies a second with so many requests in the air, once batches have settled."""
+    answered: list[float] = []
+    end = time.perf_counter() + _WARM_S + seconds
+
+    async with RecallClient(kafka, timeout=_LONGEST_S) as client:
+
+        async def work(loads: Sequence[Load]) -> None:
+            for load in itertools.cycle(loads):
+                if time.perf_counter() > end:
+                    return
+                reply = await _ask(client, load, None)
+                if reply.status == "ok":
+                    answered.append(time.perf_counter())
+
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(outstanding):
+                workers.create_task(work(make.take(16)))
+    rate = sum(end - seconds < moment <= end for moment in answered) / seconds
+    return {"what": "capacity", "outstanding": outstanding, "requests_per_s": round(rate, 3)}
+
+
+async def sweep_one(
+    kafka: KafkaSettings, loop: ServingLoop, loads: Sequence[Load], moments: NDArray[np.float64], plan: Plan
+) -> Row:
+    """All arrivals at their moments; what became of them."""
+    told: list[Told] = []
+    queued = [0]
+    done = asyncio.Event()
+
+    async def watch() -> None:
+        while not done.is_set():
+            queued.append(loop.snapshot().queued)
+            await asyncio.sleep(0.02)
+
+    async with RecallClient(kafka, timeout=_LONGEST_S) as client:
+        begin, wall = time.perf_counter() + 0.1, time.time() + 0.1
+
+        async def send(load: Load, moment: float) -> None:
+            reply = await _ask(client, load, round((wall + moment + plan.deadline_s) * 1e3))
+            told.append(Told(reply, time.perf_counter() - begin - moment))
+
+        watcher = asyncio.create_task(watch())
+        async with asyncio.TaskGroup() as tasks:
+            for load, moment in zip(loads, moments, strict=True):
+                await asyncio.sleep(max(0.0, begin + moment - time.perf_counter()))
+                tasks.create_task(send(load, float(moment)))
+        done.set()
+        await watcher
+    return {
+        **summary(told, float(moments[-1]), plan.deadline_s),
+        "longest_queue": max(queued),
+        "prediction_error": round(loop.snapshot().prediction_errors.get("level", 0.0), 4),
+    }
+
+
+def summary(told: Sequence[Told], seconds: float, deadline_s: float) -> Row:
+    """``goodput``: answers a second that were at the client before their deadline; ``p50_ms`` of all answers."""
+    ok = [each for each in told if each.reply.status == "ok"]
+    in_time = [each for each in ok if each.at <= deadline_s]
+    latencies = [each.at * 1e3 for each in ok] or [0.0]
+    steps = Counter(step for each in in_time for step in each.reply.degraded)
+    return {
+        "requests": len(told),
+        "offered_per_s": round(len(told) / seconds, 3),
+        "goodput_per_s": round(len(in_time) / seconds, 3),
+        "degraded": round(sum(bool(each.reply.degraded) for each in in_time) / max(1, len(in_time)), 4),
+        "degraded_steps": dict(steps),
+        "late": len(ok) - len(in_time),
+        **{status: sum(each.reply.status == status for each in told) for status in ("rejected", "expired", "error")},
+        **{f"p{at}_ms": round(float(np.percentile(latencies, at)), 3) for at in (50, 99)},
+        "max_ms": round(max(latencies), 3),
+    }
+
+
+def run(engine: RecallEngine, make: LoadMaker, plan: Plan, report: ReportFile) -> Iterator[Row]:
+    """The capacity, a row a load, and for each pattern what they come to. Raises RecallstreamError."""
+    with service(engine, LoadSettings(turn_away=False)) as (kafka, _):
+        most = 3 * min(BatchSettings().max_requests, engine.settings.max_batch)
+        full = report.add(asyncio.run(capacity(kafka, make, most, max(3.0, plan.seconds / 3))))
+    yield full
+    for load in plan.ladders:
+        with service(engine, load) as (kafka, loop):
+            warm = arrivals("poisson", 0.5 * full["requests_per_s"], _WARM_S)
+            asyncio.run(sweep_one(kafka, loop, make.take(len(warm)), warm, plan))  # the cost model learns
+            for pattern in plan.patterns:
+                rows = []
+                for times in plan.times:
+                    moments = arrivals(pattern, times * full["requests_per_s"], plan.seconds)
+                    done = asyncio.run(sweep_one(kafka, loop, make.take(len(moments)), moments, plan))
+                    case = {"what": "load", "pattern": pattern, "times": times, "ladder": list(load.degrade)}
+                    rows.append(report.add(case | done))
+                    yield rows[-1]
+                yield report.add(verdict(rows, plan.deadline_s) | {"pattern": pattern, "ladder": list(load.degrade)})
+
+
+def verdict(rows: Sequence[Row], deadline_s: float) -> Row:
+    """Whether goodput stays near its peak and what is answered is in time, from the capacity on."""
+    peak = max(row["goodput_per_s"] for row in rows)
+    least = min(row["goodput_per_s"] for row in rows if row["times"] >= 1)
+    return {
+        "what": "verdict",
+        "of_peak": round(least / peak, 4),
+        "holds": least >= WITHIN * peak,
+        "latency_holds": all(row["p99_ms"] <= deadline_s * 1e3 for row in rows),
+    }
+
+
+async def _ask(client: RecallClient, load: Load, deadline_ms: int | None) -> RecallReply:
+    given: dict[str, Any] = {} if deadline_ms is None else {"deadline_ms": deadline_ms}
+    return await client.recall(history=load.history, beam={"width": load.width}, top_k=min(_TOP_K, load.width), **given)
+
+
+def _wait(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise RecallstreamError("the service joined no group in time")
+        time.sleep(0.01)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="qwen3-1.7b", help="a shape with random weights, or a model directory")
+    parser.add_argument("--contexts", type=int, nargs=2, default=[500, 1_500], help="least and most")
+    parser.add_argument("--beam", type=int, default=256)
+    parser.add_argument("--items", type=int, default=1_000_000)
+    parser.add_argument("--deadline-ms", type=float, default=1_000.0)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of arrivals of each measurement")
+    parser.add_argument("--times", type=float, nargs="+", default=[0.5, 0.8, 1.0, 1.5, 2.0, 3.0])
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    options = OnlineOptions(tuple(asked.contexts), (asked.beam, asked.beam), pressures=(Pressure(8),))
+    plan = Plan(asked.deadline_ms / 1e3, asked.seconds, tuple(asked.times))
+    name = Path(asked.model).name
+    path = asked.out or default_path(f"overload-{name}", device_name(device))
+    head = {"kind": "overload", **describe(device), "model": name, "items": asked.items, "beam": asked.beam}
+    report = ReportFile(path, head | {"contexts": asked.contexts, "deadline_ms": asked.deadline_ms})
+    with loaded_model(asked.model, asked.items, options, device) as engine, CardWatch(engine.device) as watch:
+        for row in run(engine, LoadMaker(engine, options, asked.items), plan, report):
+            print(json.dumps(row), flush=True)
+        report.note(card=watch.summary())
+
+
+if __name__ == "__main__":
+    main()

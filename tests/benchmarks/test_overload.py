@@ -1,0 +1,68 @@
+"""The load sweep: its arrivals, what it makes of replies, and what the page says."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.overload import BURST, BURST_EVERY_S, BURST_S, Told, arrivals, summary, verdict
+from benchmarks.plot_overload import overload_figure
+from consumer.wire.reply import RecallReply
+from docs.performance_load import overload_section
+
+
+def reply(status: Any, at: float, *degraded: str) -> Told:
+    return Told(RecallReply(v=1, status=status, degraded=degraded, scores=np.empty(0, np.float32)), at)
+
+
+@pytest.mark.parametrize("pattern", ["poisson", "bursts"])
+def test_arrivals_come_at_the_rate_that_was_asked_for(pattern: Any) -> None:
+    moments = arrivals(pattern, 200.0, 40.0)
+    assert len(moments) / 40.0 == pytest.approx(200.0, rel=0.05)
+    assert (np.diff(moments) >= 0).all()
+
+
+def test_bursts_are_ten_times_what_is_between_them() -> None:
+    moments = arrivals("bursts", 500.0, 60.0)
+    inside = moments % BURST_EVERY_S < BURST_S
+    between = (~inside).sum() / (BURST_EVERY_S - BURST_S)
+    assert inside.sum() / BURST_S / between == pytest.approx(BURST, rel=0.1)
+
+
+def test_only_answers_before_the_deadline_count_as_goodput() -> None:
+    told = [
+        reply("ok", 0.1),
+        reply("ok", 0.3, "beam"),
+        reply("ok", 0.6),
+        reply("rejected", 0.01),
+        reply("expired", 0.5),
+    ]
+    row = summary(told, 2.0, 0.5)
+    assert (row["goodput_per_s"], row["late"], row["rejected"], row["expired"]) == (1.0, 1, 1, 1)
+    assert (row["degraded"], row["degraded_steps"], row["max_ms"]) == (0.5, {"beam": 1}, 600.0)
+
+
+def test_the_verdict_looks_at_loads_from_the_capacity_on() -> None:
+    rows = [
+        {"times": times, "goodput_per_s": goodput, "p99_ms": 90.0}
+        for times, goodput in ((0.5, 50.0), (1.0, 100.0), (3.0, 91.0))
+    ]
+    assert verdict(rows, 0.1) == {"what": "verdict", "of_peak": 0.91, "holds": True, "latency_holds": True}
+    rows[-1] |= {"goodput_per_s": 80.0, "p99_ms": 101.0}
+    assert (verdict(rows, 0.1)["holds"], verdict(rows, 0.1)["latency_holds"]) == (False, False)
+
+
+def test_the_page_and_the_plot_show_every_load() -> None:
+    case = {"pattern": "bursts", "ladder": ["beam"]}
+    load = {"what": "load", "times": 2.0, "offered_per_s": 20.0, "longest_queue": 7, **case}
+    rows: list[dict[str, Any]] = [
+        {"what": "capacity", "requests_per_s": 10.0, "outstanding": 48},
+        load | summary([reply("ok", 0.1, "beam")], 1.0, 0.5),
+        {"what": "verdict", "of_peak": 0.5, "holds": False, "latency_holds": True, **case},
+    ]
+    report = {"device": "a card", "model": "m", "items": 10, "beam": 8, "contexts": [1, 2], "deadline_ms": 500.0}
+    page = "\n".join(overload_section("overload-m", report | {"rows": rows}))
+    assert "| 2 | 1.0 | 1.0 | 100.0% | 0 | 0 | 0 | 100.0 | 100.0 | 7 |" in page
+    assert "50.0% of its peak (target 90 %: **missed**)" in page
+    goodput = overload_figure(report | {"rows": rows}).axes[0].lines[0]
+    assert goodput.get_xydata().tolist() == [[2.0, 1.0]]  # type: ignore[union-attr]  # an array
