@@ -15,6 +15,7 @@ from consumer.stream.producer import Failure
 from consumer.stream.settings import KafkaSettings
 from consumer.stream.transactions import OF_TRANSACTION, TransactionalProducer, TransactionError
 
+_MISSING = Failure("topic_unknown", "UNKNOWN_TOPIC_OR_PART", "the brokers know no such topic", local=True)
 _DELIVERY_S = 0.05
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
 
@@ -85,6 +86,7 @@ class Transactional:
         for answered in run.answers.values():
             if answered.sends is None:
                 answered.sends = self._writer.write(answered.job)
+        self._replace_those_to_missing_topics(run)
         self._awaiting = 0
         self._failures = {}
         try:
@@ -98,6 +100,23 @@ class Transactional:
             self._abort(run, error)
         else:
             self._committed(run)
+
+    def _replace_those_to_missing_topics(self, run: Run[Answered]) -> None:
+        """Before the transaction: in it everybody's answers would wait for a topic that one client has named."""
+        topics = {sent.topic for answered in run.answers.values() for sent in answered.sends or ()}
+        if missing := {topic for topic in topics if self._producer.is_missing(topic)}:
+            self._replace(run, lambda sent: _MISSING if sent.topic in missing else None)
+
+    def _replace(self, run: Run[Answered], why: Callable[[Sent], Failure | None]) -> None:
+        """``why`` a send cannot be written, None if it can."""
+        for answered in run.answers.values():
+            due: list[Sent] = []
+            for sent in answered.sends or ():
+                failure = why(sent)
+                instead = sent if failure is None else self._writer.instead(sent, failure)
+                if instead is not None:
+                    due.append(instead)
+            answered.sends = due
 
     def _send(self, run: Run[Answered]) -> None:
         for answered in run.answers.values():
@@ -121,6 +140,8 @@ class Transactional:
             self._awaiting -= 1
             if delivery.failure is not None:
                 self._failures[delivery.sent] = delivery.failure
+                if delivery.failure.kind == "topic_unknown":
+                    self._producer.forget(delivery.sent.topic)
 
     def _check_ownership(self, run: Run[Answered]) -> None:
         """The brokers would take offsets of a partition that has moved, as long as we are in the group."""
@@ -145,12 +166,7 @@ class Transactional:
         self._collect(0)
         log.warning("a transaction of %d answers was aborted, they go into the next: %s", len(run.answers), error)
         culprits = {sent: why for sent, why in self._failures.items() if why.code not in OF_TRANSACTION}
-        for answered in run.answers.values():
-            instead = (
-                (self._writer.instead(sent, culprits[sent]) if sent in culprits else sent)
-                for sent in answered.sends or ()
-            )
-            answered.sends = [sent for sent in instead if sent is not None]
+        self._replace(run, culprits.get)
         if gone := self._turns.end(run, committed=False):
             self._confirmed([answered.item for answered in gone])
         if not culprits:

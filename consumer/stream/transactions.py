@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from consumer.stream.errors import StreamError, is_fatal, name_of, reason_of
+from consumer.stream.errors import TOPIC_MISSING, StreamError, is_fatal, name_of, reason_of
 from consumer.stream.outage import Outage
 from consumer.stream.partition import Partition
 from consumer.stream.producer import ReplyProducer
@@ -59,6 +59,7 @@ class TransactionalProducer(ReplyProducer[T]):
         self._clock = clock
         self._outage = Outage(settings.brokers_down_limit_s)
         self._begun = False
+        self._there: set[str] = set()
 
     @staticmethod
     def _options(settings: KafkaSettings) -> ClientOptions:
@@ -67,6 +68,25 @@ class TransactionalProducer(ReplyProducer[T]):
     def start(self) -> None:
         """Take the transactional id over: whoever had it is fenced, what it left open is aborted."""
         self._until_done(lambda: self._producer.init_transactions(_STEP_S))
+
+    def is_missing(self, topic: str) -> bool:
+        """Whether the brokers say so; a topic that was there is asked for again only after ``forget``.
+
+        A record to a missing topic would hold its transaction up, until the client no longer expects it to appear.
+        """
+        if topic in self._there:
+            return False
+        try:
+            error = self._producer.list_topics(topic, timeout=_STEP_S).topics[topic].error
+        except KafkaException:  # no answer: the transaction itself will tell
+            return False
+        if error is None:
+            self._there.add(topic)
+        return error is not None and error.code() in TOPIC_MISSING
+
+    def forget(self, topic: str) -> None:
+        """It is not there any more."""
+        self._there.discard(topic)
 
     def begin(self) -> None:
         self._until_done(self._producer.begin_transaction)

@@ -37,6 +37,8 @@ class FakeProducer:
     calls: list[str] = field(default_factory=list)
     committed: list[tuple[list[Sent], dict[Partition, int]]] = field(default_factory=list)
     on_poll: Any = None
+    missing: set[str] = field(default_factory=set)
+    forgotten: list[str] = field(default_factory=list)
     _sent: list[Sent] = field(default_factory=list)
     _reports: list[Delivery[Sent]] = field(default_factory=list)
     _offsets: dict[Partition, int] = field(default_factory=dict)
@@ -48,6 +50,12 @@ class FakeProducer:
 
     def start(self) -> None:
         self._step("start")
+
+    def is_missing(self, topic: str) -> bool:
+        return topic in self.missing
+
+    def forget(self, topic: str) -> None:
+        self.forgotten.append(topic)
 
     def begin(self) -> None:
         self._step("begin")
@@ -201,6 +209,17 @@ def test_a_reply_without_a_topic_becomes_a_dead_letter_at_once_and_its_neighbour
     made.producer.failures = {"elsewhere": failure("topic_unknown")}
     made.publish(made.deliver(0), made.deliver(1, topic="elsewhere"), made.deliver(2))
     assert made.producer.calls == ["begin", "offsets", "abort", "begin", "offsets", "commit"]
+    ((sends, offsets),) = made.producer.committed
+    assert [type(each) for each in sends] == [ReplySent, DeadLetterSent, ReplySent]
+    assert offsets == {P: 3}
+    assert made.events.count["dead:reply_topic_unknown"] == 1
+    assert made.producer.forgotten == ["elsewhere"], "it is asked for before the next transaction"
+
+
+def test_a_reply_to_a_topic_that_the_brokers_do_not_know_never_enters_a_transaction(made: Made) -> None:
+    made.producer.missing = {"nowhere"}
+    made.publish(made.deliver(0), made.deliver(1, topic="nowhere"), made.deliver(2))
+    assert made.producer.calls == ["begin", "offsets", "commit"]
     ((sends, offsets),) = made.producer.committed
     assert [type(each) for each in sends] == [ReplySent, DeadLetterSent, ReplySent]
     assert offsets == {P: 3}

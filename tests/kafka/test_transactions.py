@@ -283,6 +283,21 @@ def test_a_reply_that_cannot_be_written_becomes_a_dead_letter_and_its_neighbours
     assert member.events.count["confirmed"] == 10
 
 
+def test_replies_to_topics_that_are_missing_hold_nobody_up(made: RealHarness) -> None:
+    member = made.member(kafka=exactly(made, reply_topics_allowed=("missing.*",)))
+    ids = set()
+    for number in range(5):
+        made.send(f"nowhere-{number}", headers={"reply-topic": b"missing.%d" % number})
+        made.send(f"r{number}")
+        made.flush()
+        ids.add(f"r{number}")
+        # The client waits two seconds for a topic to appear, in a transaction all others would wait too.
+        eventually(lambda: set(answers(made)) == ids, 1.8)  # noqa: B023  called at once
+    letters = made.dead_letters.wait(5)
+    assert {letter.headers["dlq.error.class"] for letter in letters} == {b"reply_topic_unknown"}
+    assert member.events.count["commit_failed"] == 0
+
+
 def test_a_reply_larger_than_its_topic_takes_is_shrunk_and_its_neighbours_are_answered_once(
     broker: KafkaCluster,
 ) -> None:
