@@ -19,6 +19,7 @@ from engine.runtime.answers import Answer
 from engine.runtime.executor import Executor
 from engine.runtime.graph_plan import prefill_shapes, search_shapes
 from engine.runtime.graphs import CudaCapture
+from engine.runtime.host_sessions import HostSessions
 from engine.runtime.lane import Lane
 from engine.runtime.memory import context_pages, room_for
 from engine.runtime.pipeline import Pipeline
@@ -26,6 +27,7 @@ from engine.runtime.placement import Placement
 from engine.runtime.plan import BatchLimits, plan
 from engine.runtime.prepared import PreparedRequest, prepare
 from engine.runtime.prompts import PromptBuilder
+from engine.runtime.residency import Residency
 from engine.runtime.running import Running
 from engine.runtime.stages import Stages
 from engine.settings import PAGE_TOKENS, EngineSettings
@@ -61,17 +63,16 @@ class RecallEngine:
         with room_for("the contexts", f"lower engine.{lower} ({getattr(settings, lower)})"):
             self._context = ContextKV(config, pages, self.device, self.dtype)
         self._pool = PagePool(pages)
-        self._sessions = SessionTable(self._pool, int(settings.sessions * pages))
         stages = Stages(
             decoder, LevelHead(weights.head, self.spec.levels), self.spec.levels, self._context, self._beams
         )
         self._executor = Executor(stages, self.device)
         self._searches = Lane(self.device, urgent=True)
         self._prefills = Lane(self.device) if settings.overlap else self._searches
+        self._contexts = self._residency(pages)
         self._pipeline = Pipeline(
             self._executor,
-            self._context,
-            self._sessions,
+            self._contexts,
             self._prefills,
             self._searches,
             self.device,
@@ -82,6 +83,14 @@ class RecallEngine:
         self._max_tokens = min(max_tokens, pages * PAGE_TOKENS)
         self._admission = Admission(self.spec, settings, self._prompts, self._max_tokens)
         self._limits = BatchLimits.of(settings, pages)
+
+    def _residency(self, pages: int) -> Residency:
+        self._sessions = SessionTable(self._pool, int(self.settings.sessions * pages))
+        copies, host = Lane(self.device), None
+        if wanted := self.settings.sessions_host_bytes:
+            with room_for("sessions on the host", f"lower engine.sessions_host_bytes ({wanted})"):
+                host = HostSessions(self._context, wanted // (self._context.nbytes // pages), copies)
+        return Residency(self._context, self._sessions, self._prefills, host, copies)
 
     @torch.inference_mode()
     def warm_up(self) -> None:
@@ -113,7 +122,7 @@ class RecallEngine:
         many as follow it, which is an estimate, for it holds only if the history begins like the one before.
         """
         most = self._admission.estimate_tokens(request)
-        resident = 0 if request.session is None else self._sessions.tokens_of(request.session)
+        resident = 0 if request.session is None else self._contexts.tokens_of(request.session)
         if not resident or resident > most:
             return most
         suffix = 1 if request.tokens is not None else self._prompts.suffix_tokens(request.template)
@@ -125,14 +134,14 @@ class RecallEngine:
 
         Called from the thread that submits.
         """
-        self._pipeline.forget(user)
+        self._contexts.forget(user)
 
     def drop(self, lost: Callable[[str], bool]) -> None:
         """Let go of the sessions of all users that ``lost`` names, whose requests go elsewhere from now on.
 
         Called from the thread that submits.
         """
-        self._sessions.drop(lost)
+        self._contexts.drop(lost)
 
     def stats(self) -> dict[str, float]:
         """Use of the pools (pages, leases of requests, high-water marks, bytes), of the sessions and of the graphs."""
@@ -144,7 +153,7 @@ class RecallEngine:
             "context_leases_leaked": self._pool.leaked,
             "context_bytes": self._context.nbytes,
             "beam_bytes": self._beams.nbytes,
-            **self._sessions.stats(),
+            **self._contexts.stats(),
             **self._executor.stats(),
         }
 

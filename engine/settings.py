@@ -34,6 +34,11 @@ class EngineSettings(BaseModel):
         description="share of the ContextKV pages that users' contexts may keep between their requests; they give "
         "way to any request that needs pages; 0 keeps none",
     )
+    sessions_host_bytes: int = Field(
+        0,
+        ge=0,
+        description="host memory for copies of sessions, which outlive their pages on the device; 0: none",
+    )
     max_batch: int = Field(16, ge=1, le=1024, description="requests of one batch")
     max_batch_tokens: int = Field(
         65_536, ge=1, description="new tokens of one batch; context tokens of any one request"

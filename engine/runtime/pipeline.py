@@ -6,9 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, zip_longest
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.errors import DeviceError, RequestError
@@ -18,9 +16,9 @@ from engine.runtime.executor import Executor
 from engine.runtime.lane import Lane, Mark
 from engine.runtime.layout import host_memory
 from engine.runtime.prepared import PreparedRequest
+from engine.runtime.residency import Residency
 from engine.runtime.search_input import SearchShape
-from engine.state.context_kv import ContextKV
-from engine.state.sessions import Context, SessionTable
+from engine.state.sessions import Context
 
 DEPTH = 2
 """Batches on the device at a time: while one runs, the host prepares the next."""
@@ -68,15 +66,14 @@ class Pipeline:
     def __init__(
         self,
         executor: Executor,
-        context: ContextKV,
-        sessions: SessionTable,
+        contexts: Residency,
         prefills: Lane,
         searches: Lane,
         device: torch.device,
         model: str,
         max_tokens: int,
     ) -> None:
-        self._executor, self._context, self._sessions = executor, context, sessions
+        self._executor, self._contexts = executor, contexts
         self._prefills, self._searches = prefills, searches
         self._device, self._model, self._max_tokens = device, model, max_tokens
         self._flights: deque[Flight] = deque()
@@ -90,9 +87,7 @@ class Pipeline:
         memory, DeviceError if it is lost.
         """
         self._wait_for_place()
-        waiting = [
-            (item, self._sessions.open(item.request.session, item.prompt.tokens, item.prompt.common)) for item in batch
-        ]
+        waiting = [(item, self._open(item)) for item in batch]
         try:
             while waiting:
                 with _device_errors(self._device):
@@ -102,13 +97,7 @@ class Pipeline:
                 yield flight
         finally:
             for _, context in waiting:
-                self._sessions.close(context, answered=False)
-
-    def forget(self, user: str) -> None:
-        """Zero what is kept of the user, and what is running as soon as it is finished."""
-        pages = self._sessions.forget(user)
-        if len(pages):
-            self._clear(pages)
+                self._contexts.close(context, answered=False)
 
     def finish(self, flight: Flight) -> None:
         """Wait for a batch and for all before it. Raises DeviceError."""
@@ -121,12 +110,17 @@ class Pipeline:
         count = max(1, sum(upto <= self._max_tokens for upto in tokens))
         batch, contexts = zip(*waiting[:count], strict=True)
         self._wait_for_place()
-        missing = sum(context.missing for context in contexts)
-        while not self._sessions.make_room(missing) and self._flights:
-            self._finish_oldest()
-        for context in contexts:
-            context.lease.grow(context.missing)
+        self._contexts.fill(contexts, self._finish_another)
         return self._start(batch, contexts)
+
+    def _open(self, item: PreparedRequest) -> Context:
+        return self._contexts.open(item.request.session, item.prompt.tokens, item.prompt.common)
+
+    def _finish_another(self) -> bool:
+        if self._flights:
+            self._finish_oldest()
+            return True
+        return False
 
     def _wait_for_place(self) -> None:
         while len(self._flights) >= DEPTH:
@@ -168,7 +162,7 @@ class Pipeline:
             flight.error = error
         finally:
             for context, answer in zip_longest(flight.contexts, flight.answers or ()):
-                self._sessions.close(context, answered=isinstance(answer, RecallResult))
+                self._contexts.close(context, answered=isinstance(answer, RecallResult))
 
     def _read(self, flight: Flight) -> list[Answer]:
         begin, prefilled, end = flight.marks
@@ -177,13 +171,9 @@ class Pipeline:
         found = flight.shape.outputs().arrays(flight.output)
         for context, width in zip(flight.contexts, found["widths"][:, -1], strict=False):
             if width < 0 or context.erase:
-                self._clear(context.lease.pages)
+                self._contexts.clear(context)
         reused = [context.reused for context in flight.contexts]
         return list(answers_of(flight.batch, found, self._model, reused, prefill_ms, decode_ms))
-
-    def _clear(self, pages: NDArray[np.int32]) -> None:
-        with self._prefills.active():  # in order with whoever gets the pages next
-            self._context.clear(pages)
 
 
 @contextmanager

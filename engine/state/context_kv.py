@@ -21,6 +21,15 @@ class ContextKV:
         keys, values = self._layers[number].unbind(0)
         return keys, values
 
+    def page(self, number: int) -> Tensor:
+        """One page of all layers, ``[layers, 2, kv_heads, PAGE_TOKENS, head_dim]``."""
+        return self._layers[:, :, number]
+
+    def host_pages(self, pages: int) -> Tensor:
+        """Memory on the host for so many pages, pinned where a CUDA device copies to it; ``[pages, *page]``."""
+        shape = (pages, *self.page(0).shape)
+        return torch.empty(shape, dtype=self._layers.dtype, pin_memory=self._layers.is_cuda)
+
     def clear(self, pages: NDArray[np.int32]) -> None:
         """Zero pages that hold NaN: kernels multiply the unused tail of a page by zero, and NaN survives that."""
         self._layers[:, :, torch.from_numpy(pages).to(self._layers.device)] = 0

@@ -47,10 +47,14 @@ class Context:
     erase: bool = False
 
     @property
+    def shared_pages(self) -> int:
+        """Those of the prefix."""
+        return 0 if self.prefix is None else len(self.prefix.lease)
+
+    @property
     def missing(self) -> int:
         """Pages that are still to be leased."""
-        shared = 0 if self.prefix is None else len(self.prefix.lease)
-        return _pages_of(len(self.tokens)) - shared - len(self.lease)
+        return _pages_of(len(self.tokens)) - self.shared_pages - len(self.lease)
 
     @property
     def pages(self) -> NDArray[np.int32]:
@@ -64,8 +68,11 @@ class SessionTable:
 
     A session is taken by the request that continues it and comes back with the answer: another request of its user
     finds none in between and starts anew. What is kept here gives way to whoever needs the pages, least recently used
-    first, a prefix after the last session that begins with it.
+    first, a prefix after the last session that begins with it. ``on_leave`` hears of users whose kept pages are given
+    back, before anybody else may get them.
     """
+
+    on_leave: Callable[[str], None] | None = None
 
     def __init__(self, pool: PagePool, limit: int) -> None:
         self._pool, self._limit = pool, limit
@@ -105,14 +112,14 @@ class SessionTable:
         prefix = self._prefixes.get(_prefix_key(tokens, common))
         everyones = 0 if prefix is None else prefix.tokens
         session = None if user is None else self._take(user)
-        same = 0 if session is None else _same_tokens(session.tokens, tokens[:-1])
+        same = 0 if session is None else same_tokens(session.tokens, tokens[:-1])
         if session is not None and same > everyones and session.prefix in (None, prefix):
             context = Context(user, tokens, common, session.prefix, session.lease, same)
             context.lease.trim(len(context.lease) + context.missing)
             self._hits += 1
         else:
             if session is not None:
-                self._release(session)
+                self._let_go(session)
             context = Context(user, tokens, common, prefix, self._pool.lease(0), everyones)
             if prefix is not None:
                 prefix.readers += 1
@@ -127,8 +134,11 @@ class SessionTable:
                 return False
         return True
 
-    def close(self, context: Context, *, answered: bool) -> None:
-        """Keep what was answered, so that every page holds numbers; give the pages of any other context back."""
+    def close(self, context: Context, *, answered: bool) -> bool:
+        """Keep what was answered, so that every page holds numbers; give the pages of any other context back.
+
+        Whether it is a session now.
+        """
         self._running.remove(context)
         keep = answered and context.keep and self._limit > 0
         if keep:
@@ -139,6 +149,7 @@ class SessionTable:
             self._release(context)
         while self._session_pages + self._prefix_pages > self._limit and self._evict():
             pass
+        return context.user is not None and self._sessions.get(context.user) is context
 
     def forget(self, user: str) -> NDArray[np.int32]:
         """Let go of all that is the user's. Returns pages for the caller to zero before they are used again.
@@ -152,14 +163,14 @@ class SessionTable:
         if session is None:
             return _NO_PAGES
         pages = session.lease.pages
-        self._release(session)
+        self._let_go(session)
         return pages
 
     def drop(self, lost: Callable[[str], bool]) -> None:
         """Give the pages of these users' sessions back; those that are running will not be kept either."""
         for user in filter(lost, tuple(self._sessions)):
             if (session := self._take(user)) is not None:
-                self._release(session)
+                self._let_go(session)
         for context in self._running:
             context.keep &= context.user is None or not lost(context.user)
 
@@ -172,7 +183,7 @@ class SessionTable:
     def _keep(self, user: str, context: Context) -> None:
         older = self._take(user)
         if older is not None:
-            self._release(older)
+            self._let_go(older)
         self._sessions[user] = context
         self._session_pages += len(context.lease)
 
@@ -196,7 +207,7 @@ class SessionTable:
         if self._sessions:
             _, session = self._sessions.popitem(last=False)
             self._session_pages -= len(session.lease)
-            self._release(session)
+            self._let_go(session)
             self._evictions += 1
             return True
         for key, prefix in self._prefixes.items():
@@ -206,6 +217,11 @@ class SessionTable:
                 del self._prefixes[key]
                 return True
         return False
+
+    def _let_go(self, session: Context) -> None:
+        if self.on_leave is not None and session.user is not None:
+            self.on_leave(session.user)
+        self._release(session)
 
     def _release(self, context: Context) -> None:
         context.lease.release()
@@ -222,7 +238,7 @@ def _prefix_key(tokens: NDArray[np.int32], common: int) -> bytes:
     return tokens[: min(common, len(tokens) - 1) // PAGE_TOKENS * PAGE_TOKENS].tobytes()
 
 
-def _same_tokens(one: NDArray[np.int32], other: NDArray[np.int32]) -> int:
+def same_tokens(one: NDArray[np.int32], other: NDArray[np.int32]) -> int:
     """Length of the common prefix."""
     shorter = min(len(one), len(other))
     differ = np.flatnonzero(one[:shorter] != other[:shorter])

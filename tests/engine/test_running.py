@@ -150,11 +150,13 @@ def test_an_error_of_a_library_is_a_device_error_if_the_device_is_lost(
         raise RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
 
 
+@pytest.mark.parametrize("host_pages", [0, 20])
 def test_after_ten_thousand_mixed_requests_with_injected_faults_every_lease_is_back(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, monkeypatch: pytest.MonkeyPatch, host_pages: int
 ) -> None:
     """The device's part is left out, but for its faults."""
-    engine = engine_on(directory, context_pages=24)
+    page_bytes = MODEL.layers * 2 * MODEL.kv_heads * 128 * MODEL.head_dim * 4
+    engine = engine_on(directory, context_pages=24, sessions_host_bytes=host_pages * page_bytes)
     users = [f"user {number}" for number in range(30)]
     random = np.random.default_rng(11)
     hidden = torch.zeros(16, MODEL.hidden)
@@ -208,6 +210,8 @@ def test_after_ten_thousand_mixed_requests_with_injected_faults_every_lease_is_b
     assert stats["context_pages_high_water"] == 24
     assert min(stats[figure] for figure in ("session_hits", "session_evictions", "session_pages")) > 5
     assert (stats["context_leases"], stats["context_pages_used"]) == (0, stats["session_pages"])
+    assert not host_pages or stats["host_session_hits"] > 5
     engine.drop(lambda _: True)
     assert_pool_is_whole(engine)
+    assert engine.stats().get("host_session_pages", 0) == 0
     assert engine.catalogs._slots["v1"].pins == 0  # noqa: SLF001
