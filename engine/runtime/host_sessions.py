@@ -35,10 +35,10 @@ class HostSessions:
     """
 
     def __init__(self, context: ContextKV, pages: int, copies: Lane) -> None:
-        """Raises MemoryError or torch.OutOfMemoryError."""
+        """Raises MemoryError."""
         self._context, self._lane = context, copies
-        self._pool = PagePool(pages)
         self._memory = context.host_pages(pages)
+        self._pool = PagePool(pages)
         self._copies: OrderedDict[str, HostCopy] = OrderedDict()
         self._hits = self._reused = 0
 

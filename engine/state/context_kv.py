@@ -26,9 +26,15 @@ class ContextKV:
         return self._layers[:, :, number]
 
     def host_pages(self, pages: int) -> Tensor:
-        """Memory on the host for so many pages, pinned where a CUDA device copies to it; ``[pages, *page]``."""
+        """Memory on the host for so many pages, pinned where a CUDA device copies to it; ``[pages, *page]``.
+
+        Raises MemoryError.
+        """
         shape = (pages, *self.page(0).shape)
-        return torch.empty(shape, dtype=self._layers.dtype, pin_memory=self._layers.is_cuda)
+        try:
+            return torch.empty(shape, dtype=self._layers.dtype, pin_memory=self._layers.is_cuda)
+        except RuntimeError as error:  # of the allocators of the host, which have no error of their own
+            raise MemoryError(str(error)) from error
 
     def clear(self, pages: NDArray[np.int32]) -> None:
         """Zero pages that hold NaN: kernels multiply the unused tail of a page by zero, and NaN survives that."""

@@ -176,4 +176,4 @@ def test_a_batch_that_fails_leaves_the_copy_that_it_took(directory: Path, monkey
 
 def test_copies_that_do_not_fit_the_host_are_a_model_error(directory: Path) -> None:
     with pytest.raises(ModelError, match=r"lower engine\.sessions_host_bytes"):
-        engine_on(directory, sessions_host_bytes=1 << 60)
+        engine_on(directory, sessions_host_bytes=1 << 56)
