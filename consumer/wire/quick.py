@@ -22,7 +22,8 @@ _MAPS = ("beam", "filter", "labels", "context")
 _NIL = 0xC0
 _BRACE = ord("{")
 
-_EVENT = b"event"
+PACKED_EVENT = b"\xa4type\xa5event"
+"""What an event in msgpack holds, and seldom anything else."""
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -78,7 +79,7 @@ class QuickReader:
 
     def read_event(self, value: bytes, user: str | None) -> WireEvent | None:
         """An event in msgpack; ``user``: whom the record's key names. None: not for this reader."""
-        if len(value) > self._bytes or _EVENT not in value or value[0] == _BRACE:
+        if PACKED_EVENT not in value or len(value) > self._bytes:
             return None
         try:
             fields = self._event(value)

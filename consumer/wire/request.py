@@ -25,7 +25,7 @@ from consumer.wire.fields import (
     RequestFields,
     WireRequest,
 )
-from consumer.wire.quick import QuickReader
+from consumer.wire.quick import PACKED_EVENT, QuickReader
 from consumer.wire.settings import RecallDefaults, WireLimits
 from engine.errors import RequestError
 from engine.request import NO_ITEMS, BeamPolicy, RecallRequest, TagFilter
@@ -42,10 +42,11 @@ class RequestDecoder:
 
     def decode(self, value: bytes | None, key: bytes | None) -> WireRequest | WireEvent:
         """One record. Raises ``WireError`` and nothing else, whatever the bytes."""
+        if value and PACKED_EVENT in value and (event := self._quick.read_event(value, user_of(key))):
+            return event
         wire = self._quick.read(value) if value else None
         if wire is None:
-            event = self._quick.read_event(value, user_of(key)) if value else None
-            return event or read_carefully(value, key, self._limits)
+            return read_carefully(value, key, self._limits)
         if wire.user_id is None:
             force_setattr(wire, "user_id", user_of(key))
         if wire.user_id is None and wire.history is None and wire.tokens is None:
