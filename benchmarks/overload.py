@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -244,12 +244,13 @@ def main() -> None:
     asked = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     options = OnlineOptions(tuple(asked.contexts), (asked.beam, asked.beam), pressures=(Pressure(8),))
+    narrower = replace(options, widths=(asked.beam // 2, asked.beam))  # the ladder's widths have graphs, too
     plan = Plan(asked.deadline_ms / 1e3, asked.seconds, tuple(asked.times))
     name = Path(asked.model).name
     path = asked.out or default_path(f"overload-{name}", device_name(device))
     head = {"kind": "overload", **describe(device), "model": name, "items": asked.items, "beam": asked.beam}
     report = ReportFile(path, head | {"contexts": asked.contexts, "deadline_ms": asked.deadline_ms})
-    with loaded_model(asked.model, asked.items, options, device) as engine, CardWatch(engine.device) as watch:
+    with loaded_model(asked.model, asked.items, narrower, device) as engine, CardWatch(engine.device) as watch:
         for row in run(engine, LoadMaker(engine, options, asked.items), plan, report):
             print(json.dumps(row), flush=True)
         report.note(card=watch.summary())
