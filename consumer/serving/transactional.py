@@ -140,8 +140,6 @@ class Transactional:
             self._awaiting -= 1
             if delivery.failure is not None:
                 self._failures[delivery.sent] = delivery.failure
-                if delivery.failure.kind == "topic_unknown":
-                    self._producer.forget(delivery.sent.topic)
 
     def _check_ownership(self, run: Run[Answered]) -> None:
         """The brokers would take offsets of a partition that has moved, as long as we are in the group."""

@@ -70,9 +70,10 @@ class TransactionalProducer(ReplyProducer[T]):
         self._until_done(lambda: self._producer.init_transactions(_STEP_S))
 
     def is_missing(self, topic: str) -> bool:
-        """Whether the brokers say so; a topic that was there is asked for again only after ``forget``.
+        """Whether the brokers say so; one that was there is asked for again only after an abort.
 
-        A record to a missing topic would hold its transaction up, until the client no longer expects it to appear.
+        A record to a missing topic would hold its transaction up, until the client no longer expects it to appear; one
+        to a topic that was deleted fails the transaction, and no report says which record it was.
         """
         if topic in self._there:
             return False
@@ -83,10 +84,6 @@ class TransactionalProducer(ReplyProducer[T]):
         if error is None:
             self._there.add(topic)
         return error is not None and error.code() in TOPIC_MISSING
-
-    def forget(self, topic: str) -> None:
-        """It is not there any more."""
-        self._there.discard(topic)
 
     def begin(self) -> None:
         self._until_done(self._producer.begin_transaction)
@@ -111,6 +108,7 @@ class TransactionalProducer(ReplyProducer[T]):
     def abort(self) -> None:
         self._until_done(lambda: self._producer.abort_transaction(_STEP_S))
         self._begun = False
+        self._there.clear()
 
     def abandon(self, budget: float) -> None:
         """Abort what is open, so that readers need not wait for its time-out, and drop the rest."""

@@ -38,7 +38,6 @@ class FakeProducer:
     committed: list[tuple[list[Sent], dict[Partition, int]]] = field(default_factory=list)
     on_poll: Any = None
     missing: set[str] = field(default_factory=set)
-    forgotten: list[str] = field(default_factory=list)
     _sent: list[Sent] = field(default_factory=list)
     _reports: list[Delivery[Sent]] = field(default_factory=list)
     _offsets: dict[Partition, int] = field(default_factory=dict)
@@ -53,9 +52,6 @@ class FakeProducer:
 
     def is_missing(self, topic: str) -> bool:
         return topic in self.missing
-
-    def forget(self, topic: str) -> None:
-        self.forgotten.append(topic)
 
     def begin(self) -> None:
         self._step("begin")
@@ -213,7 +209,6 @@ def test_a_reply_without_a_topic_becomes_a_dead_letter_at_once_and_its_neighbour
     assert [type(each) for each in sends] == [ReplySent, DeadLetterSent, ReplySent]
     assert offsets == {P: 3}
     assert made.events.count["dead:reply_topic_unknown"] == 1
-    assert made.producer.forgotten == ["elsewhere"], "it is asked for before the next transaction"
 
 
 def test_a_reply_to_a_topic_that_the_brokers_do_not_know_never_enters_a_transaction(made: Made) -> None:
@@ -224,6 +219,19 @@ def test_a_reply_to_a_topic_that_the_brokers_do_not_know_never_enters_a_transact
     assert [type(each) for each in sends] == [ReplySent, DeadLetterSent, ReplySent]
     assert offsets == {P: 3}
     assert made.events.count["dead:reply_topic_unknown"] == 1
+
+
+def test_a_topic_that_goes_in_a_transaction_that_fails_with_all_its_records_is_found_before_the_next(
+    made: Made,
+) -> None:
+    made.producer.failures = {topic: failure("other", "_PURGE_QUEUE") for topic in ("recall.replies", "deleted")}
+    made.publish(made.deliver(0), made.deliver(1, topic="deleted"))
+    assert made.confirmed == []
+    made.producer.missing = {"deleted"}
+    made.rest()
+    ((sends, offsets),) = made.producer.committed
+    assert [type(each) for each in sends] == [ReplySent, DeadLetterSent]
+    assert offsets == {P: 2}
 
 
 def test_suspects_of_a_refused_batch_are_sent_alone(made: Made) -> None:

@@ -298,6 +298,25 @@ def test_replies_to_topics_that_are_missing_hold_nobody_up(made: RealHarness) ->
     assert member.events.count["commit_failed"] == 0
 
 
+def test_a_reply_topic_that_is_deleted_costs_its_own_requests_and_no_others(made: RealHarness) -> None:
+    own = f"{made.reply_topic}.own"
+    made.cluster.create_topics({own: 1})
+    member = made.member(kafka=exactly(made, reply_topics_allowed=(own,)))
+    made.send("before", headers={"reply-topic": own.encode()})
+    made.flush()
+    eventually(lambda: made.committed() == 1)
+    for deleted in made.cluster.admin.delete_topics([own]).values():
+        deleted.result(10)
+    made.send("after", headers={"reply-topic": own.encode()})
+    made.send("neighbour")
+    made.flush()
+    eventually(lambda: member.loop.failure or set(answers(made)) == {"neighbour"})
+    eventually(lambda: made.committed() == 3)
+    (letter,) = made.dead_letters.wait(1)
+    assert letter.headers["dlq.error.class"] == b"reply_topic_unknown"
+    assert member.loop.failure is None
+
+
 def test_a_reply_larger_than_its_topic_takes_is_shrunk_and_its_neighbours_are_answered_once(
     broker: KafkaCluster,
 ) -> None:
