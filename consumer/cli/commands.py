@@ -3,7 +3,6 @@
 import importlib
 import inspect
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any, cast, get_args
 
 from pydantic import BaseModel, ValidationError, create_model
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from consumer.cli.help import ArgumentsOnly, arguments_of
+from consumer.version import recallstream_version
 from engine.errors import RecallstreamError
 
 # name: (module:class, summary). The class is a pydantic model (settings or plain) whose ``cli_cmd`` does the work. It
@@ -38,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
         _show_commands()
         return 0 if arguments else EXIT_USAGE
     if arguments[0] == "--version":
-        Console().print(f"recallstream {version('recallstream')}", highlight=False)
+        Console().print(f"recallstream {recallstream_version()}", highlight=False)
         return 0
     name, *rest = arguments
     if name not in COMMANDS:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import version
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Metric
@@ -13,6 +12,7 @@ from starlette.exceptions import HTTPException
 from consumer.fleet.fleet import Fleet, Member
 from consumer.service.metrics import PREFIX
 from consumer.service.settings import ServiceSettings, redacted
+from consumer.version import recallstream_version
 
 GPU = "gpu"
 READY = PREFIX + "ready"
@@ -49,7 +49,7 @@ class FleetStatus:
         reasons = self.unready()
         return {
             "service": {
-                "version": version("recallstream"),
+                "version": recallstream_version(),
                 "ready": not reasons,
                 "reasons": reasons,
                 "faults": self.faults(),

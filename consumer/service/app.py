@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import partial
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from catalog_sync.settings import CatalogSettings
@@ -17,6 +16,7 @@ from consumer.service import garbage
 from consumer.service.http import HttpServer, build_app
 from consumer.service.settings import ServiceSettings, redacted
 from consumer.service.status import ServiceStatus
+from consumer.version import recallstream_version
 from engine.errors import ModelError, RecallstreamError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def run(settings: ServiceSettings, expose: Expose) -> None:
 
     Raises RecallstreamError or OSError if the start fails.
     """
-    log.info("recallstream %s, settings %s", version("recallstream"), json.dumps(redacted(settings)))
+    log.info("recallstream %s, settings %s", recallstream_version(), json.dumps(redacted(settings)))
     spec = _checked_model(settings)  # takes milliseconds; what follows takes seconds
     status = ServiceStatus(settings)
     status.model = spec.id

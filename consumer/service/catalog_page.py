@@ -21,7 +21,7 @@ def catalog_page(catalog: Mapping[str, Any]) -> str:
     parts = [
         _notice(fleet.get("error")),
         _section("This instance", _own(catalog["instance"], here)),
-        _section("Versions", _versions(fleet.get("versions", ()), fleet.get("pointers", {}), here)),
+        _section("Versions", _versions(fleet.get("versions", ()), here)),
         _section("Instances", _instances(fleet.get("instances", ()))),
         _section("Pins", _pins(fleet.get("pins", {}))),
         _section("Quarantine", _quarantine(fleet, catalog["instance"], here)),
@@ -45,7 +45,7 @@ def _own(instance: str, here: Mapping[str, Any]) -> str:
     return f'<dl id="own">{rows}</dl>'
 
 
-def _versions(versions: Iterable[Mapping[str, Any]], pointers: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+def _versions(versions: Iterable[Mapping[str, Any]], here: Mapping[str, Any]) -> str:
     def notes(version: Mapping[str, Any]) -> str:
         found = [f"label {version['label']}"] if version["label"] else []
         found += ["changes " + " \N{LEFTWARDS ARROW} ".join(version["chain"])] if version["chain"] else []

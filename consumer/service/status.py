@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from importlib.metadata import version
 from typing import Any, Protocol, get_args
 
 from prometheus_client import CollectorRegistry, Counter
@@ -17,6 +16,7 @@ from consumer.serving.histories import HistoriesSnapshot
 from consumer.serving.load_settings import Step
 from consumer.serving.observer import Reason
 from consumer.serving.snapshot import ServingSnapshot
+from consumer.version import recallstream_version
 from consumer.wire.reply import Status
 
 
@@ -88,7 +88,7 @@ class ServiceStatus:
         metrics.ready.set(not self.unready())
         metrics.build.clear()
         device = str(self.engine.device) if self.engine else ""
-        metrics.build.labels(version("recallstream"), self.model or "", device).set(1)
+        metrics.build.labels(recallstream_version(), self.model or "", device).set(1)
         if self.engine:
             for figure, value in self.engine.stats().items():
                 metrics.pool.labels(figure).set(value)
@@ -103,7 +103,7 @@ class ServiceStatus:
         max_requests, mean = self._settings.batch.max_requests, batches.mean()
         return {
             "service": {
-                "version": version("recallstream"),
+                "version": recallstream_version(),
                 "instance": self._settings.catalog.instance,
                 "ready": not reasons,
                 "reasons": reasons,
