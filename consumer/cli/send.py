@@ -48,6 +48,7 @@ class Send(LayeredSettings):
     any_tag: str | None = Field(None, description="only items that have one of these tags")
     all_tags: str | None = Field(None, description="only items that have all of these tags")
     no_tag: str | None = Field(None, description="only items that have none of these tags")
+    priority: int | None = Field(None, ge=0, le=9, description="higher goes first where there is no time for all")
     template: str | None = Field(None, description="prompt of the model to use")
     context: dict[str, str] = Field({}, description="values of the prompt's slots: --context hour=3")
     catalog: str | None = Field(None, description="catalog version to recall from")
@@ -120,7 +121,8 @@ class Send(LayeredSettings):
             "return_fields": _words(self.fields),
             "return_sids": self.sids or None,
             "exclude_history": self.exclude_history or None,
-            **{name: getattr(self, name) for name in ("top_k", "score", "max_items_per_sid", "template", "catalog")},
+            **{name: getattr(self, name) for name in ("top_k", "score", "max_items_per_sid", "priority")},
+            **{name: getattr(self, name) for name in ("template", "catalog")},
         }
         return _given(options) or {}  # type: ignore[return-value]  # the keys are RequestOptions'
 

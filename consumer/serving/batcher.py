@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Generic
 
 from consumer.serving.coalesce import shared, sharing
@@ -108,7 +109,8 @@ class Batcher(Generic[T]):
         Looking at all that waits takes its time, so it is done once for every few per cent more.
         """
         if self._load.turn_away and self._added * _LOOKS >= len(self._queue):
-            self._turn_away(self._foresee(now, self._ladder.last), now)
+            _, lost = self._foresee(now, self._ladder.last)
+            self._turn_away(lost)
 
     def turned_away(self) -> list[TurnedAway[T]]:
         """What was turned away since this was last asked."""
@@ -120,12 +122,18 @@ class Batcher(Generic[T]):
         reason = self._due(now, idle)
         if reason is None:
             return None
-        self._turn_away(self._foresee(now), now)
-        start = max(now, self.busy_until)
-        pressed = self.step > 0 or now < self._pressed_until
-        situation = Situation(start, self.busy_until <= now, self.step, self._ladder.last, pressed)
+        self.step, lost = self._foresee(now, 0)
+        self._turn_away(lost)
+        situation = Situation(
+            start=max(now, self.busy_until),
+            idle=self.busy_until <= now,
+            step=self.step,
+            last_step=self._ladder.last,
+            pressed=self.step > 0 or now < self._pressed_until,
+            strict=self._load.turn_away,
+        )
         draft = compose(self._order, situation, self._pace, self._settings)
-        self._turn_away([Loser(waiting, quota=False) for waiting in draft.hopeless], now)
+        self._turn_away([Loser(waiting, quota=False) for waiting in draft.hopeless])
         return self._batch(draft, reason) if draft.chosen else None
 
     def due_in(self, now: float) -> float | None:
@@ -152,30 +160,29 @@ class Batcher(Generic[T]):
 
     # --- what can be done in time ---------------------------------------------------------------------------------
 
-    def _foresee(self, now: float, first_step: int = 0) -> list[Loser[T]]:
-        """Choose the first step of the ladder at which nobody loses, else the last one; who loses there."""
-        self.step, self._added = 0, 0
-        start, due = max(now, self.busy_until), self._due_at(now)
+    def _foresee(self, now: float, first_step: int) -> tuple[int, list[Loser[T]]]:
+        """The first step of the ladder at which nobody loses, else the last one and who loses there."""
+        self._added = 0
+        start, due, last = max(now, self.busy_until), self._due_at(now), self._ladder.last
         if self._all_in_time(start, now):
-            return []
-        for step in range(first_step, self._ladder.last):
+            return 0, []
+        for step in range(first_step, last):
             if in_time(self._order, start, self._parts(step), due):
-                self.step = step
-                return []
-        self.step = self._ladder.last
+                return step, []
         if not self._load.turn_away:
-            return []
-        lost = losers(self._order, start, self._parts(self.step), due, self._load.shares)
+            return last, []
+        lost = losers(self._order, start, self._parts(last), due, self._load.shares)
         if self.busy_until <= now and len(lost) == len(self._queue):  # an idle engine tries
             lost.remove(min(lost, key=lambda each: each.waiting.rank))
-        return lost
+        return last, lost
 
     def _all_in_time(self, start: float, now: float) -> bool:
         """Quickly and carefully: even the tightest deadline lies behind all the work."""
         tightest = self.next_deadline()
         if tightest is None:
             return True
-        batches = -(-len(self._queue) // self._settings.max_requests) + self.tokens // self._settings.max_tokens
+        by_requests, by_tokens = len(self._queue) / self._settings.max_requests, self.tokens / self._settings.max_tokens
+        batches = ceil(by_requests + 2 * by_tokens)  # a batch that tokens close may be half empty
         seconds = sum(
             self._pace.batch(mode, work) + (batches - 1) * self._pace.batch(mode, NO_WORK)
             for mode, work in self._work.items()
@@ -206,8 +213,8 @@ class Batcher(Generic[T]):
         """Where time is short batches are full, and the first of a batch waits for its last."""
         return self._typical if now < self._pressed_until else 0.0
 
-    def _turn_away(self, lost: Sequence[Loser[T]], now: float) -> None:
-        if not self._load.turn_away or not lost:
+    def _turn_away(self, lost: Sequence[Loser[T]]) -> None:
+        if not lost:
             return
         self._pressed_until = max(self._pressed_until, *(each.waiting.item.deadline for each in lost))
         self._turned_away += [TurnedAway(each.waiting.item, each.quota) for each in lost]

@@ -37,7 +37,8 @@ class Draft(Generic[T]):
 class Situation:
     """``start``: when the engine will be free, ``idle``: it is so now; ``step`` to ``last_step`` of the ladder.
 
-    ``pressed``: requests are being turned away, so time that is saved serves another one.
+    ``pressed``: requests are being turned away, so time that is saved serves another one. ``strict``: what cannot be
+    done in time is not begun.
     """
 
     start: float
@@ -45,6 +46,7 @@ class Situation:
     step: int
     last_step: int
     pressed: bool
+    strict: bool
 
 
 def compose(order: Iterable[Waiting[T]], now: Situation, pace: Pace, settings: BatchSettings) -> Draft[T]:
@@ -62,13 +64,15 @@ def compose(order: Iterable[Waiting[T]], now: Situation, pace: Pace, settings: B
         if (chosen and mode != chosen[0][0].mode) or waiting.item.run_key in keys:
             continue
         variant = _in_time(waiting, draft.work, now, pace)
+        if variant is None and not now.strict:
+            variant = waiting.variant(now.last_step)
         if variant is None:
             draft.hopeless.append(waiting)
             continue
         if chosen and draft.tokens + variant.tokens > settings.max_tokens:
             break
-        finish = now.start + pace.surely(mode, draft.work + variant.work)
-        late = [other for other, _ in chosen if other.item.deadline < finish]
+        before, after = (now.start + pace.surely(mode, work) for work in (draft.work, draft.work + variant.work))
+        late = [other for other, _ in chosen if before <= other.item.deadline < after]
         if late:
             if not now.pressed or pace.worth_closing(mode, len(late), variant):
                 break

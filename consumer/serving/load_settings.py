@@ -14,7 +14,9 @@ class LoadSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     turn_away: bool = Field(
-        True, description="answer requests rejected as soon as it is foreseen that they cannot be answered in time"
+        True,
+        description="answer requests rejected as soon as it is foreseen that they cannot be answered in time; off: "
+        "begin whatever has not expired",
     )
     headroom: float = Field(
         0.1, ge=0, lt=1, description="share of a request's time that is kept free for what could not be foreseen"

@@ -16,7 +16,12 @@ LADDER = Ladder(LoadSettings(degrade=("beam",)))
 
 
 def draft(
-    *items: Item, start: float = 0.0, idle: bool = False, pressed: bool = False, prior: Prior | None = None
+    *items: Item,
+    start: float = 0.0,
+    idle: bool = False,
+    pressed: bool = False,
+    strict: bool = True,
+    prior: Prior | None = None,
 ) -> Draft[Item]:
     """A batch takes a second and a second more for each 100 tokens, and the model is sure of that."""
     costs = CostModel(prior or Prior(1.0, 0.01, known=True))
@@ -26,7 +31,7 @@ def draft(
     for key, item in enumerate(items):
         order.add(Waiting(item, key, LADDER), 0.0)
     last = LADDER.last if prior else 0
-    return compose(order, Situation(start, idle, 0, last, pressed), Pace(costs, SETTINGS), SETTINGS)
+    return compose(order, Situation(start, idle, 0, last, pressed, strict), Pace(costs, SETTINGS), SETTINGS)
 
 
 def chosen(made: Draft[Item]) -> list[Item]:
@@ -58,6 +63,11 @@ def test_one_that_can_no_longer_be_served_in_time_is_passed_over() -> None:
     late, fine = Item(100, deadline=1.5), Item(100)
     made = draft(late, fine)
     assert (chosen(made), hopeless(made)) == ([fine], [late])
+
+
+def test_where_nobody_is_turned_away_it_is_begun_all_the_same_and_holds_nobody_up() -> None:
+    late, others = Item(100, deadline=1.5), [Item(100), Item(100)]
+    assert chosen(draft(late, *others, strict=False)) == [late, *others]
 
 
 def test_an_idle_engine_tries_even_that_but_only_for_want_of_better() -> None:

@@ -119,6 +119,10 @@ def test_the_document_says_what_an_operator_asks() -> None:
     for seconds in (0.010, 0.020, 0.030):
         status.observer.replied("ok", None, ReplyTimes(total=seconds))
     status.observer.batch_closed(8, 1000, "idle")
+    status.observer.turned_away("quota")
+    status.observer.degraded(["beam"])
+    status.observer.coalesced(2)
+    status.observer.in_time()
     document = status.status()
     assert document["service"]["ready"] is True
     assert (document["stream"]["lag_messages"], document["stream"]["lag_seconds"]) == (10, 0.25)
@@ -126,6 +130,14 @@ def test_the_document_says_what_an_operator_asks() -> None:
     assert document["latency_ms"] == {"p50": 20.0, "p99": 30.0}
     assert (document["catalog"]["active"], document["catalog"]["previous"]) == ("v2", "v1")
     assert document["engine"]["context_pages_used"] == 3
+    assert document["load"] == {
+        "step": 0,
+        "prediction_errors": {},
+        "answers_in_time": 1,
+        "turned_away": {"late": 0, "quota": 1},
+        "degraded": {"beam": 1, "history": 0, "last_reply": 0},
+        "coalesced": 2,
+    }
     assert document["replies"] == {"ok": 3, "expired": 0, "rejected": 0, "error": 0}
     assert "hunter2" not in str(document)
 
