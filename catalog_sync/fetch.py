@@ -56,15 +56,13 @@ def fetch_chain(
     manifest: Manifest,
     check: Callable[[Manifest], None],
     resident: Collection[str] = (),
-    worn: Collection[str] = (),
 ) -> list[Link]:
     """What makes a version: of several links the first builds on nothing or on a version of ``resident``.
 
-    Those of ``worn`` are resident too, but are built on only if no full form is found before them. ``check`` is called
-    with every manifest. Raises CatalogError: what ``fetch_manifest`` and ``check`` raise, and ``chain``.
+    ``check`` is called with every manifest. Raises CatalogError: what ``fetch_manifest`` and ``check`` raise, and
+    ``chain``.
     """
     links: list[Link] = []
-    resumed: list[Link] | None = None
     while manifest.parent is not None and manifest.parent_manifest is not None:
         if len(links) >= CHAIN_LIMIT:
             break
@@ -75,12 +73,8 @@ def fetch_chain(
             check(full)
             return [Link(manifest.version, full), *links]
         links.insert(0, Link(manifest.version, manifest))
-        if manifest.parent in worn and resumed is None:
-            resumed = list(links)
         manifest = fetch_manifest(client, keys, Pointer(manifest.parent, 0, manifest.parent_manifest))
         check(manifest)
-    if resumed is not None:
-        return resumed
     if manifest.parent is not None:
         raise CatalogError("chain", f"more than {CHAIN_LIMIT} deltas before version {manifest.version} is in full")
     return [Link(manifest.version, manifest), *links]

@@ -9,14 +9,12 @@ from typing import Literal
 import redis
 
 from catalog_sync.ancestry import Ancestry, QuarantineCheck
-from catalog_sync.fetch import CHAIN_LIMIT, Link, decode_as, fetch_blob, fetch_chain, fetch_manifest
+from catalog_sync.fetch import CHAIN_LIMIT, decode_as, fetch_blob, fetch_chain, fetch_manifest
 from catalog_sync.layout import Canary, Keys, Manifest, Pointer
+from catalog_sync.renewal import Renewal, Renewed
 from catalog_sync.signing import TrustedKeys
 from engine.catalog.store import CatalogStore, free_memory_of_host
 from engine.errors import CatalogError
-
-OVERLAY_LIMIT = 1 << 20
-"""Items brought by deltas from which on a version is rather built on a full form: every delta takes time for them."""
 
 Step = Literal["staged", "canary"]
 
@@ -53,6 +51,11 @@ class VersionLoader:
         self._store, self._redis, self._keys = store, client, keys
         self._trusted, self._ask_canaries, self._stop = trusted, ask_canaries, stop
         self._quarantine, self._ancestry = quarantine, Ancestry(client, keys)
+        self._renewal = Renewal(store, client, keys, trusted.check, stop)
+
+    def close(self) -> None:
+        """Wait for what is under way beside this thread; the event ``stop`` is to be set."""
+        self._renewal.close()
 
     def load(self, target: Pointer, reached: Callable[[Step], None]) -> Loaded:
         """Make a version resident. ``reached`` hears of every step.
@@ -66,7 +69,8 @@ class VersionLoader:
         self._trusted.check(manifest)
         self._quarantine.check(target.version, self._ancestry.of(manifest))
         self._store.check_model(manifest.model, manifest.sizes)
-        files = self._stage_chain(self._chain(manifest))
+        ancestors = frozenset(islice(self._ancestry.of(manifest), CHAIN_LIMIT))
+        files = self._stage(manifest, self._renewal.take(ancestors))
         reached("staged")
         if manifest.canaries and manifest.parent is None and self._ask_canaries is not None:
             reached("canary")
@@ -75,30 +79,24 @@ class VersionLoader:
             except BaseException:
                 self._store.discard(target.version)
                 raise
-        return Loaded(files, frozenset(islice(self._ancestry.of(manifest), CHAIN_LIMIT)))
+        if manifest.parent is not None:
+            self._renewal.consider(manifest)
+        return Loaded(files, ancestors)
 
-    def _chain(self, manifest: Manifest) -> list[Link]:
-        usable = {name: self._store.overlaid(name) <= OVERLAY_LIMIT for name in self._store.resident()}
-        return fetch_chain(
-            self._redis,
-            self._keys,
-            manifest,
-            self._trusted.check,
-            resident=[name for name, light in usable.items() if light],
-            worn=[name for name, light in usable.items() if not light],
-        )
+    def _stage(self, manifest: Manifest, start: Renewed | None) -> Mapping[str, memoryview]:
+        """Stage a version, on ``start`` if there is one, else on a resident version that it changes, else on nothing.
 
-    def _stage_chain(self, chain: Sequence[Link]) -> dict[str, memoryview]:
-        """Stage one version after the other; only the last stays staged. Returns their bytes."""
-        files: dict[str, memoryview] = {}
+        Returns the bytes that it took, by version.
+        """
+        resident = [start.version] if start is not None else self._store.resident()
+        chain = fetch_chain(self._redis, self._keys, manifest, self._trusted.check, resident)
+        files = dict(start.files) if start is not None else {}
+        made = start.resident if start is not None else None
         for link in chain:
             if link.manifest.size > free_memory_of_host():
                 raise CatalogError("memory", f"{link.manifest.size} bytes to fetch, less is free on the host")
-            data = fetch_blob(self._redis, self._keys, link.manifest, self._stop)
-            try:
-                self._store.stage(decode_as(link, data), anew=True)  # on the base of this chain
-            except CatalogError:
-                self._store.unstage()
-                raise
-            files[link.version] = data
+            files[link.version] = fetch_blob(self._redis, self._keys, link.manifest, self._stop)
+            made = self._store.make(decode_as(link, files[link.version]), made)
+        if made is not None:
+            self._store.place(made)
         return files

@@ -131,6 +131,7 @@ class Watcher:
             while not self._stop.is_set():
                 self._shield(self._turn)
         finally:
+            self._loader.close()
             self._listener.close()
             self._redis.close()
 

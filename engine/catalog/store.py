@@ -90,24 +90,42 @@ class CatalogStore:
         if need > free:
             raise CatalogError("memory", f"needs {need} bytes beside the resident versions, {free} are free")
 
-    def stage(self, version: Catalog | Delta, *, anew: bool = False) -> ResidentCatalog:
+    def stage(self, version: Catalog | Delta) -> ResidentCatalog:
         """Upload a version beside the active one; an older staged version is dropped.
 
-        The parent of a delta must be resident. ``anew``: a version that is resident already is made once more and takes
-        its own place. Raises CatalogError, ``parent`` if the parent is not resident.
+        The parent of a delta must be resident. Raises CatalogError, ``parent`` if it is not.
         """
         with self._lock:
-            if version.version in self._named() and not anew:
+            if version.version in self._named():
                 return self._slots[version.version].resident
-        resident = self._from_parent(version) if isinstance(version, Delta) else self._uploaded(version)
+        return self.place(self.make(version))
+
+    def make(self, version: Catalog | Delta, parent: ResidentCatalog | None = None) -> ResidentCatalog:
+        """A version on the device that the store does not hold; what a delta changes is ``parent``, or is resident.
+
+        Raises CatalogError, ``parent`` if it is neither.
+        """
+        if not isinstance(version, Delta):
+            return self._uploaded(version)
+        if parent is not None:
+            return self._changed(version, parent)
+        try:
+            with self.pin(version.parent) as resident:
+                return self._changed(version, resident)
+        except RequestError as error:
+            message = f"version {version.version} changes {version.parent}: {error.message}"
+            raise CatalogError("parent", message) from error
+
+    def place(self, resident: ResidentCatalog) -> ResidentCatalog:
+        """Hold what was made as the staged version, unless it is resident already; returns what is held."""
         with self._lock:
-            slot = self._slots.setdefault(version.version, _Slot(resident))
-            if anew:
+            name = resident.version
+            if name not in self._named():
+                slot = self._slots.setdefault(name, _Slot(resident))  # a batch may still hold an older make of it
                 slot.resident = resident
-            if version.version not in self._named():  # else another thread was faster
-                dropped, self._staged = self._staged, version.version
+                dropped, self._staged = self._staged, name
                 self._free(dropped)
-            return slot.resident
+            return self._slots[name].resident
 
     def _uploaded(self, catalog: Catalog) -> ResidentCatalog:
         self.check_model(catalog.model, catalog.sizes)
@@ -115,15 +133,11 @@ class CatalogStore:
         with _out_of_memory_refused(), self._lane():
             return ResidentCatalog(catalog, self.device)
 
-    def _from_parent(self, delta: Delta) -> ResidentCatalog:
+    def _changed(self, delta: Delta, parent: ResidentCatalog) -> ResidentCatalog:
         self.check_model(delta.upserts.model, delta.upserts.sizes)
-        try:
-            with self.pin(delta.parent) as parent:
-                self._check_memory(changed_bytes(parent.items + delta.upserts.items, self.level_sizes))
-                with _out_of_memory_refused(), self._lane():
-                    return parent.changed_by(delta)
-        except RequestError as error:
-            raise CatalogError("parent", f"version {delta.version} changes {delta.parent}: {error.message}") from error
+        self._check_memory(changed_bytes(parent.items + delta.upserts.items, self.level_sizes))
+        with _out_of_memory_refused(), self._lane():
+            return parent.changed_by(delta)
 
     @contextmanager
     def _lane(self) -> Iterator[None]:

@@ -1,13 +1,15 @@
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
-from catalog_sync import blob, deltas
+from catalog_sync import blob, deltas, renewal
 from catalog_sync.deltas import DeltaPublisher
 from catalog_sync.embedded import EmbeddedRedis
 from catalog_sync.fetch import Link, decode_as, fetch_blob, fetch_chain
@@ -17,6 +19,7 @@ from engine.catalog.catalog import Catalog
 from engine.errors import CatalogError
 from tests.catalog_sync.redis_support import MODEL, SIZES, Fleet
 from tests.catalog_sync.test_watcher import until_active, until_state
+from tests.consumer.waiting import eventually
 from tests.engine.catalogs import Item, catalog_of
 
 
@@ -114,10 +117,24 @@ def test_a_full_form_has_the_bytes_of_a_rebuilt_base_and_spares_a_start_the_chai
         assert served(fleet) == {1: (1, True), 2: (2, False), 3: (3, True)}
 
 
-def test_a_version_that_deltas_wore_out_is_built_on_its_full_form(
+def nothing_is_renewed() -> bool:
+    return not any(thread.name == "catalog-renewal" for thread in threading.enumerate())
+
+
+def test_a_version_to_which_deltas_brought_much_is_built_on_a_full_form_beside_the_deltas_that_follow(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("catalog_sync.loading.OVERLAY_LIMIT", 0)
+    monkeypatch.setattr("catalog_sync.renewal.OVERLAY_LIMIT", 0)
+    monkeypatch.setattr("catalog_sync.renewal.PAUSE_SECONDS", 0)
+    fetching, go_on = Event(), Event()
+    slow = renewal.fetch_blob
+
+    def fetch_slowly(*args: Any) -> memoryview:
+        fetching.set()
+        assert go_on.wait(30)
+        return slow(*args)
+
+    monkeypatch.setattr("catalog_sync.renewal.fetch_blob", fetch_slowly)
     first = start(fleet, item(1), item(2))
     with fleet.watcher():
         until_active(fleet, first)
@@ -125,10 +142,42 @@ def test_a_version_that_deltas_wore_out_is_built_on_its_full_form(
         until_active(fleet, second)
         until_active(fleet, change(fleet, withdraw=[1]))  # there is no full form yet
         publisher_of(fleet).rebase(second.version)
+        eventually(nothing_is_renewed)
         until_active(fleet, change(fleet, add=[item(4)]))
-        assert served(fleet) == {1: (1, False), 2: (2, True), 3: (3, True), 4: (4, True)}
+        assert fetching.wait(30)
+        for number in (5, 6):  # nobody waits for the full form
+            until_active(fleet, change(fleet, add=[item(number)]))
         with fleet.store.pin() as held:
-            assert held.overlaid == 1  # item 4; item 3 is in the base
+            assert held.overlaid == 4
+        go_on.set()
+        eventually(nothing_is_renewed)
+        until_active(fleet, change(fleet, withdraw=[2]))
+        live = {1: (1, False), 2: (2, False), **{n: (n, True) for n in (3, 4, 5, 6)}}
+        assert served(fleet) == live
+        with fleet.store.pin() as held:
+            assert held.overlaid == 3  # items 4, 5 and 6; item 3 is in the base
+        until_active(fleet, change(fleet, add=[item(2)]))
+        assert served(fleet) == live | {2: (2, True)}
+
+
+def test_what_goes_wrong_with_a_full_form_beside_the_deltas_touches_nothing(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("catalog_sync.renewal.OVERLAY_LIMIT", 0)
+    monkeypatch.setattr("catalog_sync.renewal.PAUSE_SECONDS", 0)
+    first = start(fleet, item(1), item(2))
+    with fleet.watcher() as watcher:
+        until_active(fleet, first)
+        second = change(fleet, add=[item(3)])
+        until_active(fleet, second)
+        full = publisher_of(fleet).rebase(second.version)
+        fleet.redis.set(fleet.keys.chunk(full.version, 0), b"damaged")
+        eventually(nothing_is_renewed)
+        until_active(fleet, change(fleet, add=[item(4)]))
+        eventually(lambda: "is not built anew on a full form" in caplog.text)
+        until_active(fleet, change(fleet, add=[item(5)]))
+        assert watcher.snapshot().refused == {}
+        assert sorted(served(fleet)) == [1, 2, 3, 4, 5]
 
 
 def test_a_full_form_of_another_version_is_refused(fleet: Fleet) -> None:

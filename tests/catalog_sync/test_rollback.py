@@ -12,6 +12,7 @@ from catalog_sync.fleet_quarantine import FleetQuarantine
 from catalog_sync.layout import Ack, Pointer
 from catalog_sync.pins import Pins
 from catalog_sync.watcher import Watcher
+from engine.catalog.resident import ResidentCatalog
 from engine.errors import CatalogError, RequestError
 from engine.request import BeamPolicy, RecallRequest, RecallResult
 from tests.catalog_sync.redis_support import MODEL, Fleet, ack_of, version_with
@@ -275,14 +276,14 @@ def test_a_delta_that_was_staged_while_its_parent_was_found_bad_is_not_activated
         answer(watcher, good.version)
         bad = withdraw(fleet, *range(20))
         taken(fleet, watcher, bad)
-        stage = fleet.store.stage
+        place = fleet.store.place
 
-        def stage_slowly(*args: object, **options: object) -> object:
-            found = stage(*args, **options)  # type: ignore[arg-type]
+        def place_slowly(resident: ResidentCatalog) -> ResidentCatalog:
+            found = place(resident)
             answer(watcher, bad, items=0)
             return found
 
-        monkeypatch.setattr(fleet.store, "stage", stage_slowly)
+        monkeypatch.setattr(fleet.store, "place", place_slowly)
         child = withdraw(fleet, 77)
         eventually(lambda: watcher.snapshot().state == "quarantined" and watcher.snapshot().target == child)
         assert fleet.store.resident() == (good.version,)
