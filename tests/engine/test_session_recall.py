@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from engine.catalog.build import build_catalog
 from engine.catalog.catalog import Catalog
 from engine.errors import RequestError
-from engine.recall_engine import Answer, RecallEngine
+from engine.recall_engine import Answer, RecallEngine, Running
 from engine.request import BeamPolicy, RecallRequest, RecallResult
 from engine.runtime.prefill_input import PrefillShape
 from engine.runtime.search_input import SearchShape
@@ -124,15 +124,19 @@ def test_over_random_sequences_a_resident_context_answers_as_a_cold_one_does(
     path = write(model, tmp_path)
     warm, cold = engine_on(path, model, context_pages=14), engine_on(path, model, sessions=0)
     users = Users(seed)
-    for _ in range(40):
+    running: list[tuple[Running, list[Answer]]] = []
+    for step in range(40):
         batch = [users.ask() for _ in range(int(users.random.integers(1, 5)))]
-        for one, other in zip(warm.recall(batch), cold.recall(batch), strict=True):
-            assert_agrees(one, other)
-            assert result(other).reused_tokens == 0
+        running.append((warm.submit(batch), cold.recall(batch)))
+        while len(running) > (int(users.random.integers(3)) if step < 39 else 0):
+            found, expected = running.pop(0)
+            for one, other in zip(found.collect(), expected, strict=True):
+                assert_agrees(one, other)
+                assert result(other).reused_tokens == 0
         if users.random.random() < 0.1:
             warm.forget(str(users.random.choice(list(users.histories))))
     stats = warm.stats()
-    assert stats["session_hits"] > 15
+    assert stats["session_hits"] > 10
     assert stats["session_evictions"] > 3
     assert stats["shared_prefixes"] == 1
     assert stats["reused_tokens"] > 0.2 * cold.stats()["prefill_tokens"]
