@@ -273,7 +273,9 @@ class Batcher(Generic[T]):
         tightest = self.next_deadline()
         if tightest is None:
             return float("inf")
-        return tightest - sum(self._pace.surely(mode, work) for mode, work in self._work.items())
+        return tightest - sum(
+            self._pace.caution(mode) * self._pace.batch(mode, work) for mode, work in self._work.items()
+        )
 
     def _remove(self, keys: Iterable[int]) -> list[T]:
         removed = [self._queue.pop(key) for key in keys]

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Generic
 
 from consumer.serving.cost_model import NO_WORK, Work
@@ -13,24 +14,32 @@ from consumer.serving.settings import BatchSettings
 
 @dataclass(slots=True)
 class Draft(Generic[T]):
-    """``chosen``: with what they are served with. ``hopeless``: cannot be done in time, in this batch or later."""
+    """``chosen``: with what they are served with. ``hopeless``: cannot be done in time, in this batch or later.
+
+    ``finish``: by when the chosen ones are done, at the latest; ``tightest``: of their deadlines.
+    """
 
     chosen: list[tuple[Waiting[T], Variant]] = field(default_factory=list)
     hopeless: list[Waiting[T]] = field(default_factory=list)
     work: Work = NO_WORK
     tokens: int = 0
+    finish: float = 0.0
+    tightest: float = inf
 
-    def add(self, waiting: Waiting[T], variant: Variant) -> None:
+    def add(self, waiting: Waiting[T], variant: Variant, finish: float) -> None:
         self.chosen.append((waiting, variant))
         self.work += variant.work
         self.tokens += variant.tokens
+        self.finish = finish
+        self.tightest = min(self.tightest, waiting.item.deadline)
 
     def give_up(self, late: list[Waiting[T]]) -> None:
+        """Without these; what remains is done no later."""
         self.hopeless += late
         kept = [(waiting, variant) for waiting, variant in self.chosen if waiting not in late]
-        self.chosen, self.work, self.tokens = [], NO_WORK, 0
+        self.chosen, self.work, self.tokens, self.tightest = [], NO_WORK, 0, inf
         for waiting, variant in kept:
-            self.add(waiting, variant)
+            self.add(waiting, variant, self.finish)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,35 +72,44 @@ def compose(order: Iterable[Waiting[T]], now: Situation, pace: Pace, settings: B
             break
         if (chosen and mode != chosen[0][0].mode) or waiting.item.run_key in keys:
             continue
-        variant = _in_time(waiting, draft.work, now, pace)
-        if variant is None and not now.strict:
-            variant = waiting.variant(now.last_step)
+        variant, seconds = _in_time(waiting, draft.work, now, pace)
         if variant is None:
             draft.hopeless.append(waiting)
             continue
         if chosen and draft.tokens + variant.tokens > settings.max_tokens:
             break
-        before, after = (now.start + pace.surely(mode, work) for work in (draft.work, draft.work + variant.work))
-        late = [other for other, _ in chosen if before <= other.item.deadline < after]
+        finish = now.start + pace.caution(mode) * seconds
+        late = _made_late(draft, finish)
         if late:
             if not now.pressed or pace.worth_closing(mode, len(late), variant):
                 break
             draft.give_up(late)
-        draft.add(waiting, variant)
+        draft.add(waiting, variant, finish)
         if waiting.item.run_key is not None:
             keys.add(waiting.item.run_key)
     if (
         not draft.chosen and draft.hopeless and now.idle
     ):  # the prediction may be wrong, and the engine has no other work
         trial = draft.hopeless.pop(0)
-        draft.add(trial, trial.variant(now.last_step))
+        draft.add(trial, trial.variant(now.last_step), now.start)
     return draft
 
 
-def _in_time(waiting: Waiting[T], before: Work, now: Situation, pace: Pace) -> Variant | None:
-    """The first step at which the request is done in time, beside what is in the batch before it."""
+def _in_time(waiting: Waiting[T], before: Work, now: Situation, pace: Pace) -> tuple[Variant | None, float]:
+    """The first step at which the request is done in time beside what is in the batch before it; the batch's seconds.
+
+    None: there is no such step, and it is not to be begun then.
+    """
     for step in range(now.step, now.last_step + 1):
         variant = waiting.variant(step)
-        if now.start + pace.batch(waiting.mode, before + variant.work) <= waiting.item.deadline:
-            return variant
-    return None
+        seconds = pace.batch(waiting.mode, before + variant.work)
+        if now.start + seconds <= waiting.item.deadline:
+            return variant, seconds
+    return (None if now.strict else variant), seconds
+
+
+def _made_late(draft: Draft[T], finish: float) -> list[Waiting[T]]:
+    """The chosen ones that would be done in time, but not if the batch took until ``finish``."""
+    if draft.tightest >= finish:
+        return []
+    return [other for other, _ in draft.chosen if draft.finish <= other.item.deadline < finish]

@@ -1,9 +1,10 @@
 """How long a batch will take, learned from those before it. Pure: the caller measures."""
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,8 +20,7 @@ _CLIP = 3.0
 _SMOOTHING = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(msgspec.Struct, frozen=True, gc=False):
     """What requests ask of the engine; adds up over a batch.
 
     ``tokens``: context tokens that are not resident; ``token_keys``: pairs of such a token and a key that it attends
@@ -149,7 +149,7 @@ class _Line:
         return token * work.tokens + token_key * work.token_keys + row * work.rows + row_key * work.row_keys
 
     def observe(self, work: Work, seconds: float) -> None:
-        parts = self.prior.seconds * np.array([1.0, *astuple(work)])
+        parts = self.prior.seconds * np.array([1.0, *msgspec.structs.astuple(work)])
         expected = float(parts.sum())
         if expected <= 0 or seconds <= 0:
             return

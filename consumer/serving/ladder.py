@@ -1,9 +1,10 @@
 """What a request is served with when time is short: all, a narrower beam, a shorter history as well. Pure."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from typing import get_args
 
+import msgspec
 import numpy as np
 
 from consumer.serving.cost_model import Work
@@ -11,8 +12,7 @@ from consumer.serving.load_settings import LoadSettings, Step
 from engine.request import BeamPolicy, ItemIds, RecallRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(msgspec.Struct, frozen=True, eq=False):
     """A request as it would run. ``tokens``: to be computed, at most; ``given_up``: steps that changed something."""
 
     request: RecallRequest
@@ -35,8 +35,7 @@ class Ladder:
 
     def variant(self, request: RecallRequest, tokens: int, step: int) -> Variant:
         """The request after ``step`` steps. ``tokens``: context tokens that have to be computed for all of it."""
-        given_up: list[Step] = []
-        context = _context(request, tokens)
+        context, given_up = _context(request, tokens), list[Step]()
         for name in self._steps[:step]:
             before = request
             if name == "beam":

@@ -19,9 +19,9 @@ class Pace:
         """Expected seconds of a batch."""
         return self._costs.predict(mode, work) if self._costs.trusted(mode) else 0.0
 
-    def surely(self, mode: Score, work: Work) -> float:
-        """Seconds that a batch hardly ever exceeds."""
-        return self.batch(mode, work) * (1 + _CAUTION * min(self._costs.error(mode), _MOST_ERROR))
+    def caution(self, mode: Score) -> float:
+        """So many times its expected seconds a batch hardly ever takes."""
+        return 1 + _CAUTION * min(self._costs.error(mode), _MOST_ERROR)
 
     def part(self, mode: Score, variant: Variant) -> float:
         """Seconds of one request where batches are as full as they may be."""

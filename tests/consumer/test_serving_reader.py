@@ -3,7 +3,8 @@
 from typing import Any
 
 from consumer.serving.deadlines import Moment
-from consumer.serving.in_flight import Denied, InFlight, Outcome, Repeat
+from consumer.serving.in_flight import Denied, Done, InFlight, Outcome, Repeat
+from consumer.serving.load_settings import LoadSettings
 from consumer.serving.offsets import Ticket
 from consumer.serving.reader import RequestReader
 from consumer.serving.repeats import RepeatCache
@@ -21,12 +22,17 @@ NOW = Moment(1_000_000.0, 50.0)
 
 
 def read(
-    value: bytes, headers: Headers = (), allowed: tuple[str, ...] = (), topic: str = "t", topics: Any = None
-) -> InFlight | Outcome | Repeat | Denied:
+    value: bytes,
+    headers: Headers = (),
+    allowed: tuple[str, ...] = (),
+    topic: str = "t",
+    topics: Any = None,
+    load: LoadSettings | None = None,
+) -> InFlight | Outcome | Repeat | Denied | Done:
     repeats = RepeatCache(BatchSettings(), lambda: None, lambda: NOW.monotonic)
     defaults = RecallDefaults(deadline_ms=2_000)
     kafka = KafkaSettings(request_topic="t", reply_topic="replies", reply_topics_allowed=allowed, topics=topics or {})
-    reader = RequestReader(FakeEngine(), kafka, WireLimits(), defaults, repeats)
+    reader = RequestReader(FakeEngine(), kafka, WireLimits(), defaults, repeats, load)
     record = SourceRecord(topic, 0, 7, 1_000_000, b"user", value, headers)
     return reader.read(record, Ticket(Partition(topic, 0), 7, 1), NOW)
 
@@ -59,6 +65,17 @@ def test_a_request_overrides_the_defaults_of_its_topic() -> None:
     assert isinstance(item, InFlight)
     assert item.request is not None
     assert (item.request.template, item.request.beam.widths[0], item.deadline) == ("t", 3, 51.0)
+
+
+def test_a_request_says_its_priority_and_its_topic_or_a_label_says_who_calls() -> None:
+    value = encode_request("r", {"history": [1], "priority": 8, "labels": {"app": "home"}})
+    by_topic, by_label = read(value), read(value, load=LoadSettings(share_label="app"))
+    unlabelled = read(encode_request("r", {"history": [1]}), load=LoadSettings(share_label="app"))
+    assert isinstance(by_topic, InFlight)
+    assert isinstance(by_label, InFlight)
+    assert isinstance(unlabelled, InFlight)
+    assert (by_topic.priority, unlabelled.priority) == (8, 5)
+    assert (by_topic.caller, by_label.caller, unlabelled.caller) == ("t", "home", "")
 
 
 def test_only_allowed_reply_topics_are_taken() -> None:
