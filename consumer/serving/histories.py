@@ -7,6 +7,7 @@ to is held back until then.
 import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from consumer.histories.items import Cap
@@ -171,12 +172,15 @@ class Histories:
 
     def run(self) -> None:
         """Serve until stopped."""
-        if self._store is None:
-            return
+        if self._store is not None:
+            with closing(self._store):
+                self._serve(self._store)
+
+    def _serve(self, store: RedisStore) -> None:
         pause = 0.0
         delay = self._settings.write_behind_ms / 1000 if self._settings.store == "write-behind" else _IDLE_S
         while not self._stopped.is_set():
-            if self._exchange(self._store):
+            if self._exchange(store):
                 pause = 0.0
                 if self._wake.wait(min(max(delay, 0.001), _IDLE_S)):
                     self._wake.clear()

@@ -34,7 +34,7 @@ def store(server: EmbeddedRedis) -> Iterator[EmbeddedRedis]:
 
 
 def settings(store: EmbeddedRedis, mode: str = "write-through", **more: Any) -> HistorySettings:
-    return HistorySettings.model_validate({"store": mode, "url": store.url, **more})
+    return HistorySettings.model_validate({"store": mode, "url": store.url, "lookup_ms": 20_000, **more})
 
 
 def ask(made: Harness, request_id: str, **options: Any) -> None:
@@ -219,6 +219,26 @@ def test_write_behind_goes_on_without_redis(made: Harness) -> None:
     histories = member.snapshot().histories
     assert histories.at_risk == 2
     assert histories.errors > 0
+
+
+def test_write_behind_loses_no_more_records_than_it_says_when_the_process_is_killed(
+    made: Harness, store: EmbeddedRedis
+) -> None:
+    member = made.member(histories=settings(store, "write-behind", write_behind_ms=3_600_000, unsaved_records=5))
+    for item in range(23):
+        event(made, item)
+    made.flush()
+    eventually(lambda: made.committed() >= 15)
+    at_risk = member.snapshot().histories.at_risk
+    assert at_risk <= 5
+    member.loop._fail("killed")
+    member.stop()
+    later = made.member(histories=settings(store, "write-behind"))
+    ask(made, "after")
+    replies(made, 1)
+    (held,) = later.engine.histories
+    assert len(held) >= 23 - 5
+    assert held == sorted(set(held)), "in order, none twice"
 
 
 def test_exactly_once_commits_events_with_the_replies(made: Harness, store: EmbeddedRedis) -> None:
