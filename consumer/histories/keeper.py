@@ -117,12 +117,9 @@ class Keeper(Generic[T]):
         self._epochs[operation.partition] = operation.epoch
         entry = self._entry(operation)
         if entry.history is None:
-            if operation.waits:
-                self.counts.misses += 1
+            operation.looked_up = True
             entry.parked.append(operation)
         else:
-            if operation.waits:
-                self.counts.hits += 1
             self._apply(operation.user, entry, entry.history, operation, effects)
             self._make_room(operation.user)
         return effects
@@ -339,7 +336,12 @@ class Keeper(Generic[T]):
             self._tell(operation, None, effects)
             return
         items = history.snapshot()
-        self.counts.needed += items is None
+        if items is None:
+            self.counts.needed += 1
+        elif operation.looked_up:
+            self.counts.misses += 1
+        else:
+            self.counts.hits += 1
         self._tell(operation, RequestError("need_history", _NEED) if items is None else items, effects)
 
     @staticmethod

@@ -23,7 +23,7 @@ class Operation(msgspec.Struct, Generic[T], eq=False):
     """One record. ``change`` is none for a request that only reads; ``waits``: it is answered from the history.
 
     ``since``: when it was read, seconds of the clock. The rest is the keeper's: ``told`` what came of it, ``released``
-    to be committed, ``applied`` to the history.
+    to be committed, ``applied`` to the history, ``looked_up`` in the store.
     """
 
     tag: T
@@ -38,6 +38,7 @@ class Operation(msgspec.Struct, Generic[T], eq=False):
     told: bool = False
     released: bool = False
     applied: bool = False
+    looked_up: bool = False
 
 
 class Told(msgspec.Struct, Generic[T], frozen=True, eq=False):
