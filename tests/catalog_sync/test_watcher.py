@@ -228,7 +228,7 @@ def test_an_unexpected_fault_is_a_refusal_too(fleet: Fleet, monkeypatch: pytest.
     good = fleet.publish(range(9))
     with fleet.watcher() as watcher:
         until_active(fleet, good)
-        monkeypatch.setattr(fleet.store, "stage", lambda _: 1 // 0)
+        monkeypatch.setattr(fleet.store, "place", lambda _: 1 // 0)
         fleet.publish(range(10))
         assert until_state(watcher, "refused", "internal").active == good.version
         monkeypatch.undo()
