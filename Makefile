@@ -3,8 +3,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_FLAGS ?=
-
 KAFKA_FLAGS ?=
+PYTEST_FLAGS ?=
 STRESS_FLAGS ?=
 BENCH_FLAGS ?=
 CHECK_RUN := .data/bench-check.json

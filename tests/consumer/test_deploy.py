@@ -1,6 +1,7 @@
 """What lies under deploy/ agrees with the code: settings, ports, probes, times."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,18 @@ def test_the_example_file_is_valid_and_shows_the_defaults() -> None:
     settings = ServiceSettings.model_validate(data)
     defaults = ServiceSettings.model_validate({"engine": {"model": "model"}})
     assert settings.model_copy(update={"kafka": defaults.kafka, "catalog": defaults.catalog}) == defaults
+
+
+def test_what_the_example_file_has_commented_out_are_settings_too() -> None:
+    text = (DEPLOY / "recallstream.toml").read_text()
+    commented = re.sub(r"^# (?=\[|\w+ = )", "", text, flags=re.MULTILINE)
+    named = [
+        f"RECALLSTREAM_{section}__{name}".upper()
+        for section, values in tomllib.loads(commented).items()
+        for name in values
+    ]
+    assert len(named) > len(re.findall(r"^\w+ = ", text, flags=re.MULTILINE))
+    assert [name for name in named if not any(each == name or each.startswith(f"{name}__") for each in VARIABLES)] == []
 
 
 @pytest.mark.parametrize("text", [(DEPLOY / "compose.yaml").read_text(), (DEPLOY / "Dockerfile").read_text()])
