@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from catalog_sync.changes import load_upserts, no_items
+from catalog_sync.changes import int64_of, load_upserts, no_items
 from catalog_sync.deltas import DeltaPublisher
 from catalog_sync.json_lines import Int64
 from catalog_sync.layout import Manifest
@@ -130,7 +130,7 @@ def _read(record: ChangeRecord, parent: Manifest) -> tuple[int | str, _Upsert | 
         if record.key is None:
             raise ValueError("neither a key nor a value")
         text = record.key.decode()
-        return text if parent.ids == "string" else _int64(text), None
+        return text if parent.ids == "string" else int64_of(text), None
     change = _CHANGE.decode(record.value)
     if isinstance(change.item_id, int) is not (parent.ids == "int64"):
         raise ValueError(f"item_id {change.item_id!r}: the catalog's ids are {parent.ids}")
@@ -139,13 +139,6 @@ def _read(record: ChangeRecord, parent: Manifest) -> tuple[int | str, _Upsert | 
     row: dict[str, Any] = msgspec.json.decode(record.value)
     row.pop("withdrawn", None)
     return change.item_id, _Upsert(record.place, msgspec.json.encode(row))
-
-
-def _int64(text: str) -> int:
-    number = int(text)
-    if not -(2**63) <= number < 2**63:
-        raise ValueError(f"{text} is no int64")
-    return number
 
 
 def _load(rows: Sequence[_Upsert], parent: Manifest) -> Catalog:

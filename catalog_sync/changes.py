@@ -1,5 +1,6 @@
 """Item changes as a delta: from item tables and lists of ids, checked against the version that they change."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ class _Named(msgspec.Struct):
     item_id: Int64 | str
 
 
+_INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 _NAMED = msgspec.json.Decoder(_Named)
 
 
@@ -75,9 +77,16 @@ def parse_ids(words: Sequence[str], parent: Manifest) -> Ids:
     if parent.ids == "string":
         return pa.array(words, pa.string())
     try:
-        return np.array([int(word) for word in words], dtype=np.int64)
-    except (ValueError, OverflowError) as error:
+        return np.array([int64_of(word) for word in words], dtype=np.int64)
+    except ValueError as error:
         raise CatalogError("structure", f"{error}: the item ids of version {parent.version} are int64") from error
+
+
+def int64_of(text: str) -> int:
+    """An id as text. Raises ValueError for what is no int64 in plain decimal digits: ``int`` would take 1_0 for 10."""
+    if not (_INTEGER.fullmatch(text) and -(2**63) <= (number := int(text)) < 2**63):
+        raise ValueError(f"{text[:40]!r} is no int64")
+    return number
 
 
 def like_parent(items: Catalog, parent: Manifest) -> Catalog:

@@ -46,6 +46,8 @@ def _matrix(table: pa.Table, column: str, path: Path) -> NDArray[np.floating]:
     for name in ("item_id", column):
         if name not in table.column_names:
             raise CatalogError("source", f"{path}: has no column {name}, but {', '.join(table.column_names)}")
+    if len(set(table.column_names)) < len(table.column_names):
+        raise CatalogError("source", f"{path}: two columns have the same name")
     vectors = table[column].combine_chunks()
     kind = vectors.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):

@@ -125,6 +125,9 @@ def _parse_json(path: Path, types: dict[str, pa.DataType]) -> pa.Table:
 
 
 def one_column(table: pa.Table, name: str) -> pa.Array:
+    """A column in one piece, dictionaries written out. Raises CatalogError ``structure``."""
+    if table.column_names.count(name) > 1:
+        raise CatalogError("structure", f"two columns are named {name!r}")
     column = table[name].combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         if column.num_chunks != 1:

@@ -118,6 +118,9 @@ def test_other_faults_of_id_tables_and_words_are_named(tmp_path: Path) -> None:
         parse_ids(["1", "x"], PARENT)
     with pytest.raises(CatalogError, match="int64"):
         parse_ids([str(2**63)], PARENT)
+    for word in ("1_0", " 1", "+1", "\u0663", "1" * 5000):  # Python would read most of them as other numbers
+        with pytest.raises(CatalogError, match="is no int64"):
+            parse_ids([word], PARENT)
 
 
 def test_an_item_both_added_and_withdrawn_or_withdrawn_twice_is_refused(tmp_path: Path) -> None:
@@ -189,9 +192,10 @@ def test_records_that_make_no_sense_are_named_and_the_others_are_published(fleet
     ]  # fmt: skip
     records = [record(value, f"bad {number}") for number, value in enumerate(bad)]
     records += [record(None, "bad 11"), record(None, "bad 12", b"one"), record(None, "bad 13", str(2**70).encode())]
+    records += [record(None, "bad 14", b"1_0")]
     records[3:3] = [record(row(10)), record(row(11, price=2))]
     result = feed_of(fleet).publish(records)
-    assert sorted(line.partition(":")[0] for line in result.refused) == sorted(f"bad {n}" for n in range(14))
+    assert sorted(line.partition(":")[0] for line in result.refused) == sorted(f"bad {n}" for n in range(15))
     assert (result.upserts, result.withdrawn) == (2, 0)
     before = current(fleet)
     assert feed_of(fleet).publish([record(b"{")]).version is None
@@ -240,3 +244,12 @@ def test_the_helper_process_makes_a_full_form_and_says_what_went_wrong(fleet: Fl
     ])  # fmt: skip
     rebuilt = blob.version_of(blob.encode(load_source(table, model=MODEL, sizes=SIZES)))
     assert fleet.redis.exists(fleet.keys.manifest(rebuilt))
+
+
+def test_of_two_columns_with_one_name_neither_is_taken(tmp_path: Path) -> None:
+    pq.write_table(
+        pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["item_id", "item_id"]), tmp_path / "two.parquet"
+    )
+    with pytest.raises(CatalogError, match="two columns are named 'item_id'") as caught:
+        load_ids(tmp_path / "two.parquet")
+    assert caught.value.reason == "structure"
