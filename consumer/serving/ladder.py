@@ -71,13 +71,13 @@ def _narrower(request: RecallRequest, share: float) -> RecallRequest:
 
 
 def _shorter(request: RecallRequest, kept: int) -> RecallRequest:
-    """The newest part. What the request excludes by its history stays excluded."""
+    """The newest part. What the request excludes by its history stays excluded, and the user's session as it is."""
     history = request.history
     if history is None or kept >= len(history):
         return request
     dropped, newest = history[: len(history) - kept], history[len(history) - kept :]
     exclude = joined(request.exclude, dropped) if request.exclude_history else request.exclude
-    return replace(request, history=newest, exclude=exclude)
+    return replace(request, history=newest, exclude=exclude, session=None)
 
 
 def joined(first: ItemIds, second: ItemIds) -> ItemIds:

@@ -276,7 +276,7 @@ class ServingLoop:
     def _answer_served(self, outcome: Outcome) -> None:
         item, answer = outcome.item, outcome.answer
         if self._last_replies is not None and isinstance(answer, RecallResult):
-            self._last_replies.put(item.addressee.user_id, item.asked, answer)
+            self._last_replies.put(item.addressee.user_id, item.asked, answer, item.admitted)
         self._histories.answer(outcome)
 
     def _answer_turned_away(self, gone: Sequence[TurnedAway[InFlight]]) -> None:

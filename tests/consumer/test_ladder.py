@@ -73,4 +73,5 @@ def test_a_history_whose_context_is_resident_is_not_cut_for_that_would_cost_more
     known = ladder("history").variant(asked, 20, 1)
     assert (known.given_up, known.work.tokens) == ((), 20)
     assert known.work.row_keys == pytest.approx(3 * 1_000 * known.work.rows)
-    assert ladder("history").variant(asked, 3_000, 1).given_up == ("history",)
+    cold = ladder("history").variant(asked, 3_000, 1)
+    assert (cold.given_up, cold.request.session) == (("history",), None)  # a short context must not replace a long one

@@ -45,10 +45,10 @@ class Made:
         settings = LoadSettings.model_validate({"last_reply_age_s": 60.0, **self.load})
         self.replies = LastReplies(settings, self.catalogs, lambda: self.now)
 
-    def put(self, *items: int, user: str = "u") -> None:
+    def put(self, *items: int, user: str = "u", admitted: float | None = None) -> None:
         scores = -np.arange(len(items), dtype=np.float32)
         result = RecallResult(np.array(items), scores, "m", "v0", (8, 8), exhausted=True, prefill_ms=3.0)
-        self.replies.put(user, request(), result)
+        self.replies.put(user, request(), result, self.now if admitted is None else admitted)
 
     def found(self, user: str = "u", **fields: Any) -> list[int] | None:
         found = self.replies.find(user, replace(request(top_k=5), **fields))
@@ -127,3 +127,13 @@ def test_old_ones_and_the_least_recently_made_go_and_a_user_can_be_forgotten() -
     assert (made.found("w"), made.found("x")) == (None, [1])
     made.now += 61
     assert made.found("x") is None
+
+
+def test_an_answer_to_what_was_read_before_its_user_was_forgotten_is_not_kept() -> None:
+    made = Made()
+    made.replies.forget("u")
+    made.put(1, admitted=made.now - 0.5)
+    assert made.found() is None
+    made.now += 1
+    made.put(2)
+    assert made.found() == [2]
