@@ -5,7 +5,6 @@ a given rate. The rate is compared with what the same engine does offline, in th
 """
 
 import asyncio
-import logging
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from benchmarks.card import CardWatch
 from benchmarks.cases import Precision
+from benchmarks.embedded_service import embedded_service
 from benchmarks.engine_run import load_engine, narrowed, random_catalog, results
 from benchmarks.measure import Timing, WallLimit, wall_ms
 from benchmarks.results import ReportFile, Row
@@ -28,11 +28,8 @@ from benchmarks.shapes import SHAPES, pages_for, write_model
 from benchmarks.summary import ONLINE, TRACED
 from benchmarks.timeline import traced
 from consumer.client import RecallClient
-from consumer.serving.service import ServingLoop
 from consumer.serving.settings import BatchSettings
-from consumer.stream.mock_cluster import CLIENT_SETTINGS, MockCluster
 from consumer.stream.settings import KafkaSettings
-from consumer.wire.settings import RecallDefaults, WireLimits
 from engine.errors import RecallstreamError
 from engine.model.spec import ModelSpec
 from engine.recall_engine import RecallEngine
@@ -42,7 +39,6 @@ from engine.settings import EngineSettings
 
 _OFFLINE_RUNS = 8
 _TRACED_REQUESTS = 24  # a trace of more takes longer to write and read than all rounds
-_READY_S = 30.0
 _TIMEOUT_S = 30.0
 _TOP_K = 100
 
@@ -151,7 +147,7 @@ def run_online(
     """
     make = LoadMaker(engine, options, items)
     offline = {load: report.add(offline_rate(engine, make, options, load)) for load in options.pressures}
-    with _service(engine) as kafka:
+    with embedded_service(engine, partitions=2, deadline_s=_TIMEOUT_S) as (kafka, _):
         for load, alone in offline.items():
             yield alone
             before, rounds = engine.stats(), []
@@ -222,35 +218,6 @@ def _requests(engine: RecallEngine, loads: Sequence[Load]) -> list[RecallRequest
         RecallRequest(beam=BeamPolicy((load.width,) * levels), top_k=min(_TOP_K, load.width), history=load.history)
         for load in loads
     ]
-
-
-@contextmanager
-def _service(engine: RecallEngine) -> Iterator[KafkaSettings]:
-    """Broker and serving loop, up and a member of its group."""
-    logging.getLogger("consumer").addHandler(logging.NullHandler())  # a failure is raised here
-    kafka = KafkaSettings(consumer_options=dict(CLIENT_SETTINGS))
-    with MockCluster({kafka.request_topic: 2, kafka.reply_topic: 1, kafka.dead_letter_topic: 1}) as broker:
-        kafka = kafka.model_copy(update={"bootstrap_servers": broker.bootstrap_servers})
-        batch = BatchSettings(max_requests=min(BatchSettings().max_requests, engine.settings.max_batch))
-        limit_ms = int(_TIMEOUT_S * 1e3)
-        defaults = RecallDefaults(deadline_ms=limit_ms, max_deadline_ms=2 * limit_ms)
-        loop = ServingLoop(engine, kafka=kafka, batch=batch, limits=WireLimits(), defaults=defaults)
-        loop.start()
-        try:
-            _wait_until_joined(loop)
-            yield kafka
-        finally:
-            loop.stop()
-    if loop.failure is not None:
-        raise RecallstreamError(loop.failure)
-
-
-def _wait_until_joined(loop: ServingLoop) -> None:
-    deadline = time.monotonic() + _READY_S
-    while not loop.snapshot().partitions:
-        if time.monotonic() > deadline:
-            raise RecallstreamError(f"the service joined no group within {_READY_S:g} s: {loop.snapshot().not_ready}")
-        time.sleep(0.01)
 
 
 async def _round(kafka: KafkaSettings, loads: Sequence[Load], pressure: Pressure) -> Row:

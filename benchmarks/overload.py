@@ -10,11 +10,10 @@ import argparse
 import asyncio
 import itertools
 import json
-import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -24,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.card import CardWatch, describe, device_name
+from benchmarks.embedded_service import embedded_service
 from benchmarks.online import Load, LoadMaker, OnlineOptions, Pressure, loaded_model
 from benchmarks.results import ReportFile, Row, default_path
 from consumer.client import RecallClient
@@ -31,11 +31,8 @@ from consumer.serving.load_settings import LoadSettings
 from consumer.serving.prior import prior_of
 from consumer.serving.service import ServingLoop
 from consumer.serving.settings import BatchSettings
-from consumer.stream.mock_cluster import CLIENT_SETTINGS, MockCluster
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.reply import RecallReply
-from consumer.wire.settings import RecallDefaults, WireLimits
-from engine.errors import RecallstreamError
 from engine.recall_engine import RecallEngine
 
 Pattern = Literal["poisson", "bursts"]
@@ -43,7 +40,7 @@ BURST_EVERY_S, BURST_S, BURST = 2.0, 0.2, 10.0
 WITHIN = 0.9
 """Of its peak goodput has to stay, from the capacity on."""
 
-_WARM_S, _READY_S, _LONGEST_S = 3.0, 30.0, 60.0
+_WARM_S, _LONGEST_S = 3.0, 60.0
 _TOP_K = 32
 _PARTITIONS = 4
 
@@ -80,34 +77,17 @@ def arrivals(pattern: Pattern, rate: float, seconds: float) -> NDArray[np.float6
     return kept
 
 
-@contextmanager
-def service(engine: RecallEngine, load: LoadSettings) -> Iterator[tuple[KafkaSettings, ServingLoop]]:
-    """Broker and serving loop, up and a member of its group. Raises RecallstreamError if it fails."""
-    logging.getLogger("consumer").addHandler(logging.NullHandler())  # a failure is raised here
-    kafka = KafkaSettings(consumer_options=dict(CLIENT_SETTINGS))
-    topics = {kafka.request_topic: _PARTITIONS, kafka.reply_topic: 1, kafka.dead_letter_topic: 1}
+def service(engine: RecallEngine, load: LoadSettings) -> AbstractContextManager[tuple[KafkaSettings, ServingLoop]]:
+    """Up and a member of its group. Raises RecallstreamError if it fails."""
     device = torch.cuda.get_device_name(engine.device) if engine.device.type == "cuda" else "cpu"
-    with MockCluster(topics) as broker:
-        kafka = kafka.model_copy(update={"bootstrap_servers": broker.bootstrap_servers})
-        limit_ms = int(_LONGEST_S * 1e3)
-        loop = ServingLoop(
-            engine,
-            kafka=kafka,
-            batch=BatchSettings(max_requests=min(BatchSettings().max_requests, engine.settings.max_batch)),
-            limits=WireLimits(),
-            defaults=RecallDefaults(deadline_ms=limit_ms, max_deadline_ms=limit_ms),
-            load=load,
-            prior=prior_of(engine.spec, device, fp8=engine.settings.precision == "fp8"),
-            catalogs=engine.catalogs,
-        )
-        loop.start()
-        try:
-            _wait(lambda: bool(loop.snapshot().partitions), _READY_S)
-            yield kafka, loop
-        finally:
-            loop.stop()
-    if loop.failure is not None:
-        raise RecallstreamError(loop.failure)
+    return embedded_service(
+        engine,
+        partitions=_PARTITIONS,
+        deadline_s=_LONGEST_S,
+        load=load,
+        prior=prior_of(engine.spec, device, fp8=engine.settings.precision == "fp8"),
+        catalogs=engine.catalogs,
+    )
 
 
 async def capacity(kafka: KafkaSettings, make: LoadMaker, outstanding: int, seconds: float) -> Row:
@@ -221,14 +201,6 @@ def verdict(rows: Sequence[Row], deadline_s: float) -> Row:
 async def _ask(client: RecallClient, load: Load, deadline_ms: int | None) -> RecallReply:
     given: dict[str, Any] = {} if deadline_ms is None else {"deadline_ms": deadline_ms}
     return await client.recall(history=load.history, beam={"width": load.width}, top_k=min(_TOP_K, load.width), **given)
-
-
-def _wait(condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise RecallstreamError("the service joined no group in time")
-        time.sleep(0.01)
 
 
 def main() -> None:

@@ -1,0 +1,57 @@
+"""The serving loop on an embedded broker, all in this process."""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from consumer.serving.service import ServingLoop
+from consumer.serving.settings import BatchSettings
+from consumer.stream.mock_cluster import CLIENT_SETTINGS, MockCluster
+from consumer.stream.settings import KafkaSettings
+from consumer.wire.settings import RecallDefaults, WireLimits
+from engine.errors import RecallstreamError
+from engine.recall_engine import RecallEngine
+
+_READY_S = 30.0
+
+
+@contextmanager
+def embedded_service(
+    engine: RecallEngine, *, partitions: int, deadline_s: float, **more: Any
+) -> Iterator[tuple[KafkaSettings, ServingLoop]]:
+    """Broker and serving loop, up and a member of its group. ``deadline_s``: of requests that name none.
+
+    ``more``: of ``ServingLoop``. Raises RecallstreamError if it is not up in time, or when it has failed.
+    """
+    logging.getLogger("consumer").addHandler(logging.NullHandler())  # a failure is raised here
+    kafka = KafkaSettings(consumer_options=dict(CLIENT_SETTINGS))
+    topics = {kafka.request_topic: partitions, kafka.reply_topic: 1, kafka.dead_letter_topic: 1}
+    limit_ms = int(deadline_s * 1e3)
+    with MockCluster(topics) as broker:
+        kafka = kafka.model_copy(update={"bootstrap_servers": broker.bootstrap_servers})
+        loop = ServingLoop(
+            engine,
+            kafka=kafka,
+            batch=BatchSettings(max_requests=min(BatchSettings().max_requests, engine.settings.max_batch)),
+            limits=WireLimits(),
+            defaults=RecallDefaults(deadline_ms=limit_ms, max_deadline_ms=2 * limit_ms),
+            **more,
+        )
+        loop.start()
+        try:
+            _wait_until_joined(loop)
+            yield kafka, loop
+        finally:
+            loop.stop()
+    if loop.failure is not None:
+        raise RecallstreamError(loop.failure)
+
+
+def _wait_until_joined(loop: ServingLoop) -> None:
+    deadline = time.monotonic() + _READY_S
+    while not loop.snapshot().partitions:
+        if time.monotonic() > deadline:
+            raise RecallstreamError(f"the service joined no group within {_READY_S:g} s: {loop.snapshot().not_ready}")
+        time.sleep(0.01)
