@@ -16,7 +16,6 @@ from engine.catalog.resident import ResidentCatalog
 from engine.errors import RequestError
 from engine.request import RecallRequest, RecallResult
 
-
 _IN_FLIGHT_S = 600.0
 """For so long an answer may still come to a request that was read before its user was forgotten."""
 
