@@ -294,8 +294,11 @@ class Intake:
 
     def _partition(self, partition: Partition) -> PartitionSnapshot:
         progress = self._tracker.progress(partition)
-        high = self._consumer.end_of(partition)
-        lag = None if high is None or progress.watermark is None else max(0, high - progress.watermark)
+        high = self._consumer.end_of(partition, progress.position)
+        done = progress.watermark
+        if done is not None and not progress.unfinished:
+            done = self._consumer.passed(partition, done)
+        lag = None if high is None or done is None else max(0, high - done)
         return PartitionSnapshot(
             partition.topic,
             partition.number,

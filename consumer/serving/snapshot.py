@@ -12,8 +12,8 @@ class PartitionSnapshot:
     """One owned partition. Offsets name the next record: ``position`` to be read, ``committed`` to be finished.
 
     ``committed`` is none until the broker confirmed a commit of this process; ``high`` (the partition's end) and
-    ``lag`` (records from the oldest unfinished one to the end) are none until the first fetch. ``lag_seconds`` is the
-    age of the oldest unfinished record, 0 without one.
+    ``lag`` (offsets from the oldest unfinished record to the end, 0 where nothing can be read) are none until the first
+    fetch. ``lag_seconds`` is the age of the oldest unfinished record, 0 without one.
     """
 
     topic: str

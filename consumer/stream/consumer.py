@@ -163,14 +163,23 @@ class RequestConsumer:
         """A commit is on its way. The client may send it again, so a later one can be overtaken by it."""
         return self._unanswered_commits > 0
 
-    def end_of(self, partition: Partition) -> int | None:
-        """End of the partition as far as it is known; grows also while nothing is fetched."""
-        try:
-            watermarks = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
-        except KafkaException:
-            watermarks = None
-        fetched = -1 if watermarks is None else watermarks[1]
+    def passed(self, partition: Partition, position: int) -> int:
+        """Where reading stands, at ``position`` or beyond: what lies between can never be read."""
+        return self._ends.passed(partition, position) or position
+
+    def end_of(self, partition: Partition, position: int | None) -> int | None:
+        """End of the partition as far as it is known; grows also while nothing is fetched.
+
+        Reading stands at ``position``; where that was the end, records of an open transaction are not counted.
+        """
         asked = self._ends.end(partition)
+        fetched = None if position is None else self._ends.passed(partition, position)
+        if fetched is None:
+            try:
+                watermarks = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
+            except KafkaException:
+                watermarks = None
+            fetched = -1 if watermarks is None else watermarks[1]
         known = max(fetched, -1 if asked is None else asked)
         return None if known < 0 else known
 
@@ -226,13 +235,16 @@ class RequestConsumer:
         if error.code() == KafkaError._AUTO_OFFSET_RESET and topic is not None and number is not None:
             self._resets[Partition(topic, number)] = offset
             return
+        if error.code() == KafkaError._PARTITION_EOF:
+            if topic is not None and number is not None and offset is not None:
+                self._ends.reached(Partition(topic, number), offset)
+            return
         if error.code() not in HEALS_BY_ITSELF and not error.retriable():
             raise StreamError(f"the consumer failed: {name_of(error)}: {error.str()}")
-        if error.code() != KafkaError._PARTITION_EOF:
-            log.warning("consumer: %s: %s", name_of(error), error.str())
-            if error.code() in TOPIC_MISSING and topic is not None:
-                self._health.missing(topic)
-            self._listener.client_error(name_of(error))
+        log.warning("consumer: %s: %s", name_of(error), error.str())
+        if error.code() in TOPIC_MISSING and topic is not None:
+            self._health.missing(topic)
+        self._listener.client_error(name_of(error))
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._joined = True
@@ -265,6 +277,7 @@ class RequestConsumer:
         self._owned.difference_update(gone)
         for partition in gone:
             self._resets.pop(partition, None)
+            self._ends.forget(partition)
         return gone
 
     def _reset_offsets(self) -> None:
@@ -277,6 +290,7 @@ class RequestConsumer:
                 return
             log.warning("%s[%d]: no usable committed offset (%s): starts at %d", *partition, old, start)
             del self._resets[partition]
+            self._ends.forget(partition)
             position = [TopicPartition(*partition, start)]
             self._consumer.incremental_unassign(position)
             self._consumer.incremental_assign(position)

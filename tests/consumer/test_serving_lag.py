@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import Producer
 
 from consumer.serving import intake
-from tests.consumer.serving_harness import Harness, Member, harness
+from consumer.wire.outgoing import encode_request
+from tests.consumer.serving_harness import SILENT, Harness, Member, harness
 from tests.consumer.waiting import eventually
 
 MINUTES_S = 600.0
@@ -40,3 +42,20 @@ def test_a_partition_that_is_idle_for_minutes_has_no_age_and_one_that_is_stuck_h
     monkeypatch.setattr(intake, "time", later)
     eventually(lambda: ages(member)[1][1] >= MINUTES_S)
     assert ages(member)[0] == (0, 0.0)
+
+
+def test_markers_of_transactions_are_no_lag(made: Harness) -> None:
+    """They take offsets behind the last request, which nothing will ever read."""
+    member = made.member()
+    eventually(lambda: member.owned() == {0, 1}, 40)
+    options = {"bootstrap.servers": made.bootstrap_servers, "transactional.id": "client"}
+    client = Producer(options, logger=SILENT)
+    client.init_transactions(20)
+    for request_id in ("r1", "r2"):
+        client.begin_transaction()
+        client.produce(made.requests, encode_request(request_id, {"history": [1]}), key=b"u", partition=0)
+        client.commit_transaction(20)
+    made.replies.wait(2)
+    eventually(lambda: made.committed() == 3)
+    assert made.end_of(made.requests) == 4
+    eventually(lambda: ages(member) == {0: (0, 0.0), 1: (0, 0.0)})

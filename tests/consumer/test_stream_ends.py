@@ -50,6 +50,16 @@ def test_ends_follow_and_a_leader_that_is_gone_holds_up_no_other(split: Harness)
     assert end(SECOND) == 1
 
 
+def test_reading_has_passed_what_lies_between_its_position_and_the_end_that_it_stood_at() -> None:
+    known = PartitionEnds(AdminClient({"bootstrap.servers": "127.0.0.1:1", "log_level": 0}))
+    assert known.passed(FIRST, 5) is None
+    known.reached(FIRST, 7)
+    assert (known.passed(FIRST, 5), known.passed(FIRST, 7)) == (7, 7)
+    assert known.passed(FIRST, 8) is None, "reading went on"
+    known.forget(FIRST)
+    assert known.passed(FIRST, 5) is None
+
+
 def test_a_partition_whose_fetches_have_ended_shows_its_lag_and_is_found_stalled(split: Harness) -> None:
     member = split.member()
     eventually(lambda: len(member.owned()) == 2)

@@ -4,8 +4,10 @@ import asyncio
 
 import numpy as np
 import pytest
+from confluent_kafka import Producer
 
 from consumer.client import RecallClient
+from consumer.wire.outgoing import encode_request
 from deploy.kafka.cluster import KafkaCluster
 from tests.consumer.waiting import eventually
 from tests.kafka.commit_log import decreases
@@ -130,6 +132,34 @@ def test_a_reply_above_the_topics_limit_harms_none_beside_it(broker: KafkaCluste
         eventually(lambda: made.committed() == 21)
         assert member.loop.failure is None
         assert made.dead_letters.poll() == []
+
+
+def test_requests_in_transactions_leave_no_lag_whether_they_are_committed_or_aborted(made: RealHarness) -> None:
+    member = made.member()
+    client = Producer({"bootstrap.servers": made.bootstrap_servers, "transactional.id": made.group})
+    client.init_transactions(20)
+
+    def begin(*request_ids: str) -> None:
+        client.begin_transaction()
+        for request_id in request_ids:
+            client.produce(made.requests, encode_request(request_id, {"history": [1]}), key=b"u")
+        assert client.flush(20) == 0
+
+    def lag() -> int | None:
+        return member.snapshot().partitions[0].lag
+
+    begin("answered")
+    client.commit_transaction(20)
+    made.replies.wait(1)
+    eventually(lambda: made.committed() == 1 and lag() == 0)
+    made.send("between")
+    made.flush()
+    made.replies.wait(2)
+    begin("aborted-1", "aborted-2")
+    client.abort_transaction(20)
+    assert [each.reply.request_id for each in made.replies.wait(2)] == ["answered", "between"]
+    eventually(lambda: member.snapshot().partitions[0].high == made.end_of(made.requests) == 6)
+    eventually(lambda: lag() == 0)
 
 
 @pytest.mark.parametrize(("policy", "answered", "skipped"), [("earliest", 3, 3), ("latest", 0, 6)])
