@@ -10,7 +10,7 @@ import msgpack
 import pytest
 
 from consumer.serving.deadlines import Moment
-from consumer.serving.in_flight import Denied, InFlight, Outcome
+from consumer.serving.in_flight import Denied, Done, InFlight, Outcome
 from consumer.serving.offsets import OffsetTracker
 from consumer.serving.reader import RequestReader
 from consumer.serving.repeats import RepeatCache
@@ -111,6 +111,8 @@ def kind_of(reader: RequestReader, tracker: OffsetTracker, record: SourceRecord)
     if isinstance(read, InFlight):
         assert read.request is not None
         return "request"
+    if isinstance(read, Done):
+        return "event"
     if isinstance(read, Denied):
         error = RequestError("bad_request", read.message)
     else:
