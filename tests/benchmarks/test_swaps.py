@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import swaps
+from benchmarks import judged_load, swaps
+from benchmarks.judged_load import Oracle, Plan
 from benchmarks.results import ReportFile
 from benchmarks.shapes import SHAPES
-from benchmarks.swaps import Oracle, Plan, measure, verdict
+from benchmarks.swaps import measure, verdict
 from engine.errors import RequestError
 from engine.request import RecallResult
 
@@ -22,7 +23,7 @@ def test_every_answer_under_swaps_is_whole_and_of_the_version_that_it_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(swaps, "VERSIONS", 4)
-    monkeypatch.setattr(swaps, "REQUESTS", 12)
+    monkeypatch.setattr(judged_load, "REQUESTS", 12)
     row = measure(PLAN, torch.device("cpu"), ReportFile(tmp_path / "swaps.json", {}))
     assert row["activated"] >= row["pointer_moves"] - 1 >= 3
     assert row["swaps"]["versions"] >= 3
