@@ -15,14 +15,10 @@ from consumer.histories.history import History
 from consumer.histories.items import Cap
 from consumer.histories.operation import Stored, UserKey, Write
 from consumer.histories.settings import HistorySettings
-from engine.errors import RecallstreamError
+from consumer.histories.store import StoreError
 
 _HEAD = b"head"
 _SAVE = files("consumer.histories").joinpath("save.lua").read_text(encoding="utf-8")
-
-
-class StoreError(RecallstreamError):
-    """Redis does not answer, or not as it should; what was asked for may or may not have been done."""
 
 
 class RedisStore:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from consumer.histories.items import Cap
 from consumer.histories.keeper import Counts, Keeper
 from consumer.histories.operation import Effects
-from consumer.histories.redis_store import RedisStore, StoreError
 from consumer.histories.settings import HistorySettings, Store
+from consumer.histories.store import HistoryStore, StoreError
 from consumer.serving.in_flight import Denied, Done, InFlight, Job, Outcome, Repeat
 from consumer.serving.reader import RequestReader
 from consumer.stream.partition import Partition
@@ -53,7 +53,7 @@ class Histories:
         self,
         settings: HistorySettings,
         cap: Cap,
-        store: RedisStore | None,
+        store: HistoryStore | None,
         reader: RequestReader,
         queue: Callable[[Sequence[InFlight]], None],
         send: Callable[[Job], None],
@@ -176,7 +176,7 @@ class Histories:
             with closing(self._store):
                 self._serve(self._store)
 
-    def _serve(self, store: RedisStore) -> None:
+    def _serve(self, store: HistoryStore) -> None:
         pause = 0.0
         delay = self._settings.write_behind_ms / 1000 if self._settings.store == "write-behind" else _IDLE_S
         while not self._stopped.is_set():
@@ -193,7 +193,7 @@ class Histories:
         self._stopped.set()
         self._wake.set()
 
-    def _exchange(self, store: RedisStore) -> bool:
+    def _exchange(self, store: HistoryStore) -> bool:
         """Write and read what is due until nothing is. False: the store does not answer."""
         while not self._stopped.is_set():
             with self._lock:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 
 from consumer.histories.items import Cap
-from consumer.histories.redis_store import RedisStore
 from consumer.histories.settings import HistorySettings
+from consumer.histories.store import HistoryStore
 from consumer.serving.bad_records import BadRecordLimit
 from consumer.serving.batch_queue import BatchQueue
 from consumer.serving.batcher import TurnedAway
@@ -73,7 +73,7 @@ class ServingLoop:
         prior: Prior = UNKNOWN,
         catalogs: Catalogs | None = None,
         histories: HistorySettings | None = None,
-        store: RedisStore | None = None,
+        store: HistoryStore | None = None,
         active_catalog: Callable[[], str | None] = lambda: None,
         errands: Errands | None = None,
         answered: Answered = ignore,
