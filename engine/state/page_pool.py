@@ -29,6 +29,10 @@ class PagePool:
     def used(self) -> int:
         return self.capacity - len(self._free)
 
+    def free_pages(self) -> frozenset[int]:
+        """The pages that nobody holds."""
+        return frozenset(self._free)
+
     def lease(self, pages: int) -> "PageLease":
         """Take ``pages`` pages until the lease is released. Raises ``PagesExhaustedError``."""
         taken = self._take(pages)

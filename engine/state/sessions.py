@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from engine.settings import PAGE_TOKENS
 from engine.state.page_pool import PageLease, PagePool
 
-_NO_PAGES = np.empty(0, dtype=np.int32)
-
 
 @dataclass(slots=True, eq=False)
 class Prefix:
@@ -79,6 +77,7 @@ class SessionTable:
         self._sessions: OrderedDict[str, Context] = OrderedDict()
         self._prefixes: dict[bytes, Prefix] = {}
         self._running: set[Context] = set()
+        self._traces: dict[int, str] = {}
         self._session_pages = self._prefix_pages = 0
         self._hits = self._evictions = self._reused = 0
 
@@ -115,6 +114,7 @@ class SessionTable:
         same = 0 if session is None else same_tokens(session.tokens, tokens[:-1])
         if session is not None and same > everyones and session.prefix in (None, prefix):
             context = Context(user, tokens, common, session.prefix, session.lease, same)
+            self._trace(context)
             context.lease.trim(len(context.lease) + context.missing)
             self._hits += 1
         else:
@@ -152,7 +152,8 @@ class SessionTable:
         return context.user is not None and self._sessions.get(context.user) is context
 
     def forget(self, user: str) -> NDArray[np.int32]:
-        """Let go of all that is the user's. Returns pages for the caller to zero before they are used again.
+        """Let go of all that is the user's. Returns free pages that were the user's last, for the caller to zero before
+        they are used again.
 
         Contexts that are running have ``erase`` set: zero their own pages before closing them.
         """
@@ -160,11 +161,13 @@ class SessionTable:
             if context.user == user:
                 context.keep, context.erase = False, True
         session = self._take(user)
-        if session is None:
-            return _NO_PAGES
-        pages = session.lease.pages
-        self._let_go(session)
-        return pages
+        if session is not None:
+            self._let_go(session)
+        free = self._pool.free_pages()
+        pages = [page for page, last in self._traces.items() if last == user and page in free]
+        for page in pages:
+            del self._traces[page]
+        return np.array(pages, dtype=np.int32)
 
     def drop(self, lost: Callable[[str], bool]) -> None:
         """Give the pages of these users' sessions back; those that are running will not be kept either."""
@@ -224,9 +227,15 @@ class SessionTable:
         self._release(session)
 
     def _release(self, context: Context) -> None:
+        self._trace(context)
         context.lease.release()
         if context.prefix is not None:
             context.prefix.readers -= 1
+
+    def _trace(self, context: Context) -> None:
+        """Note whose keys and values its own pages hold."""
+        if context.user is not None:
+            self._traces.update(dict.fromkeys(context.lease.pages.tolist(), context.user))
 
 
 def _pages_of(tokens: int) -> int:
