@@ -95,9 +95,8 @@ class List(_Selecting):
     limit: int = Field(50, ge=1, description="only so many, the newest")
 
     def run(self, kafka: KafkaSettings) -> None:
-        from rich.console import Console
-
-        from consumer.dead_letters.shown import letters_table
+        from consumer.cli.tables import print_table
+        from consumer.dead_letters.shown import letter_row
 
         count = itertools.count()
         with self._topic(kafka) as topic:
@@ -105,7 +104,8 @@ class List(_Selecting):
             newest = heapq.nlargest(self.limit, letters, key=_age)
         total = next(count)
         if newest:
-            Console().print(letters_table(reversed(newest), f"{len(newest):,} of {total:,} dead letters"))
+            rows = [letter_row(letter) for letter in reversed(newest)]
+            print_table(f"{len(newest):,} of {total:,} dead letters", rows)
         else:
             _say(f"{kafka.dead_letter_topic} has none" + ("" if self.selection == Selection() else " of this kind"))
 

@@ -19,16 +19,18 @@ _ROW = 16
 _BINARY_IDS = {"history": "<i8", "append": "<i8", "tokens": "<i4"}
 
 
-def letters_table(letters: Iterable[StoredLetter], title: str) -> Table:
-    table = Table(
-        "at", "time", "class", "stage", "message", "from", "attempt", "bytes", title=title, title_justify="left"
-    )
-    for letter in letters:
-        size = f"{len(letter.record.value or b''):,}{' cut' if letter.truncated else ''}"
-        why = map(_plain, (letter.error_class, letter.stage, letter.message))
-        cells = (*why, origin_of(letter), str(letter.attempt), size)
-        table.add_row(letter.at, _time(letter.record.timestamp_ms), *map(Text, cells))
-    return table
+def letter_row(letter: StoredLetter) -> dict[str, str]:
+    """A row of the list, by column."""
+    return {
+        "at": letter.at,
+        "time": _time(letter.record.timestamp_ms),
+        "class": _plain(letter.error_class),
+        "stage": _plain(letter.stage),
+        "message": _plain(letter.message),
+        "from": origin_of(letter),
+        "attempt": str(letter.attempt),
+        "bytes": f"{len(letter.record.value or b''):,}{' cut' if letter.truncated else ''}",
+    }
 
 
 def origin_of(letter: StoredLetter) -> str:

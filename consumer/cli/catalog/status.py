@@ -1,15 +1,12 @@
 """``catalog status``: versions, pointers, pins, quarantine, and what the instances say."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 
 from catalog_sync.settings import CatalogSettings
 from consumer.cli.catalog.on_redis import OnRedis
 from consumer.cli.catalog.shown import say, visible
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 class Status(OnRedis):
@@ -24,18 +21,19 @@ class Status(OnRedis):
         from rich.console import Console
 
         from catalog_sync.overview import overview
+        from consumer.cli.tables import print_table
 
         with self.publisher(settings) as publisher:
             shown = overview(publisher.status(), time.time_ns() // 1_000_000)
-        console = Console()
         if self.as_json:
-            console.print(json.dumps(shown), markup=False, highlight=False, soft_wrap=True)
+            Console().print(json.dumps(shown), markup=False, highlight=False, soft_wrap=True)
             return
         if not shown["versions"]:
             say("there is no version in Redis")
         for title, rows in _tables(shown).items():
             if rows:
-                console.print(_table(title, rows))
+                plain = [{name: visible(cell) for name, cell in row.items()} for row in rows]
+                print_table(title, plain)
         for key in shown["unreadable"]:
             say(f"unreadable: {key}")
 
@@ -59,15 +57,16 @@ def _tables(shown: dict[str, Any]) -> dict[str, list[dict[str, str]]]:
 def _version(version: dict[str, Any], shown: dict[str, Any]) -> dict[str, str]:
     notes = [f"changes {version['chain'][0]}"] if version["chain"] else []
     notes += [f"pinned by {group}" for group in version["pinned_by"]]
-    notes += [f"{version['canaries']} canaries"] if version["canaries"] else []
+    canaries = version["canaries"]
+    notes += [f"{canaries} {'canary' if canaries == 1 else 'canaries'}"] if canaries else []
     notes += ["signed"] if version["signed"] else []
     standing = {
         "current": f"generation {shown['pointers'].get(version['model'], {}).get('generation')}",
         "rollback": "rollback goes here",
     }
     return {
-        "model": version["model"],
         "version": version["version"],
+        "model": version["model"],
         "label": version["label"] or "",
         "items": f"{version['items']:,}",
         "MiB": f"{version['bytes'] / 2**20:.1f}",
@@ -78,6 +77,11 @@ def _version(version: dict[str, Any], shown: dict[str, Any]) -> dict[str, str]:
 
 
 def _instance(instance: dict[str, Any]) -> dict[str, str]:
+    error, condemned = instance["error"], instance["condemned"]
+    troubles = (
+        [error] if error and error not in condemned.values() else []
+    )  # mostly it is why the last one is condemned
+    troubles += [f"{version}: {why}" for version, why in condemned.items()]
     return {
         "instance": instance["instance"],
         "model": instance["model"],
@@ -85,19 +89,7 @@ def _instance(instance: dict[str, Any]) -> dict[str, str]:
         "version": (instance["version"] or "none") + (" (pinned)" if instance["pinned"] else ""),
         "generation": str(instance["generation"]),
         "state": instance["state"].replace("_", " "),
-        "error": "; ".join(
-            filter(None, [instance["error"], *(f"{v}: {why}" for v, why in instance["condemned"].items())])
-        ),
+        "error": "; ".join(troubles),
         "stale": f"{instance['staleness_s']:.0f} s",
         "age": f"{instance['age_s']:.0f} s",
     }
-
-
-def _table(title: str, rows: list[dict[str, str]]) -> "Table":
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*rows[0], title=title, title_justify="left")
-    for row in rows:
-        table.add_row(*(Text(visible(cell)) for cell in row.values()))
-    return table
