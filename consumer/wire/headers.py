@@ -23,7 +23,7 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _TRACESTATE = re.compile(rb"[\t\x20-\x7e]{1,512}")
 _DIGITS = re.compile(rb"[0-9]{1,10}")
-_MAX_PARTITION = 2**31 - 1
+MAX_PARTITION = 2**31 - 1
 
 RECORD_OVERHEAD = 128
 """Bytes of a record and its batch beside key, value and headers; Kafka takes 72 to 98 with an empty batch."""
@@ -88,9 +88,9 @@ def _trace(traceparent: bytes, tracestate: bytes | None) -> tuple[bytes | None, 
 def _reply_partition(found: Mapping[str, bytes | None]) -> tuple[int | None, str | None]:
     text, spring = found.get(REPLY_PARTITION), found.get(SPRING_REPLY_PARTITION)
     if text is not None:
-        if _DIGITS.fullmatch(text) and int(text) <= _MAX_PARTITION:
+        if _DIGITS.fullmatch(text) and int(text) <= MAX_PARTITION:
             return int(text), None
-        return None, f"header {REPLY_PARTITION}: must be a decimal number from 0 to {_MAX_PARTITION}"
+        return None, f"header {REPLY_PARTITION}: must be a decimal number from 0 to {MAX_PARTITION}"
     if spring is None:
         return None, None
     partition = int.from_bytes(spring, "big", signed=True)

@@ -1,10 +1,13 @@
 """Dead letters read back: what they say about the record, and the headers that it is sent again with."""
 
+import re
 from dataclasses import dataclass
 from typing import Self
 
 from consumer.wire.dead_letter import PREFIX, SourceRecord, attempt_of
-from consumer.wire.headers import Headers, is_topic
+from consumer.wire.headers import MAX_PARTITION, Headers, is_topic
+
+_NUMBER = re.compile(r"[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,9 @@ class StoredLetter:
 
 
 def _origin(topic: str, *numbers: str) -> Origin | None:
-    if not is_topic(topic) or not all(number.isascii() and number.isdigit() and len(number) < 19 for number in numbers):
+    if not is_topic(topic) or not all(_NUMBER.fullmatch(number) for number in numbers):
         return None
     partition, offset, timestamp_ms = map(int, numbers)
+    if partition > MAX_PARTITION:
+        return None
     return Origin(topic, partition, offset, timestamp_ms)

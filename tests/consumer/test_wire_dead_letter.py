@@ -99,11 +99,24 @@ def test_any_record_can_be_read_back_as_a_dead_letter(headers: list[tuple[str, b
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("topic", b"a/b"), ("topic", b""), ("partition", b"-1"), ("offset", b"x")]
+    ("name", "content"),
+    [
+        ("topic", b"a/b"),
+        ("topic", b""),
+        ("partition", b"-1"),
+        ("partition", b"%d" % 2**31),  # more than the client's produce() can take
+        ("offset", b"x"),
+        ("offset", b"1\n"),
+    ],
 )
 def test_a_letter_without_a_place_to_go_back_to_is_not_replayed(name: str, content: bytes) -> None:
     headers = [(n, content if n == f"dlq.original.{name}" else c) for n, c in letter(record()).headers]
     assert StoredLetter.of(record(headers=headers)).obstacle == "it does not say where it came from"
+
+
+def test_a_letter_of_a_record_with_any_timestamp_can_be_replayed() -> None:
+    stamped = SourceRecord("requests", 3, 42, 2**63 - 1, b"key", b"value")
+    assert StoredLetter.of(record(headers=letter(stamped).headers)).obstacle is None
 
 
 def test_a_letter_that_was_cut_is_not_replayed() -> None:
