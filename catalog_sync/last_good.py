@@ -35,6 +35,7 @@ class LastGood:
     def __init__(self, directory: Path, model: str) -> None:
         self._directory = directory
         self._stem = quote(model, safe="")
+        self._parents: dict[Path, str | None] = {}
 
     def save(self, version: str, files: Mapping[str, blob.Bytes] | None, keep: Collection[str]) -> None:
         """Note that ``version`` serves now; without ``files`` what makes it is there already.
@@ -48,10 +49,13 @@ class LastGood:
         for name, data in (files or {}).items():
             digest = blob.version_of(data)
             blob.write_file(self._named(name if digest == name else f"{name}{_FULL}{digest}"), data)
-        needed = {each for name in (version, *keep) for each in self._lineage(name)}
+        paths = self._paths()
+        needed = {each for name in (version, *keep) for each in self._lineage(name, paths)}
         for path in self._files():
-            if self._version_of(path) not in needed:
+            name = self._version_of(path)
+            if name not in needed or paths.get(name, path) != path:  # a full form takes a delta's place
                 path.unlink(missing_ok=True)
+                self._parents.pop(path, None)
 
     def set_aside(self, version: str, record: bytes) -> None:
         """Quarantine a version's file, if there is one, and keep ``record`` beside it. Raises OSError."""
@@ -59,6 +63,7 @@ class LastGood:
         blob.write_file(self._beside(version, RECORD), record)
         path = self._path(version)
         if path.exists():
+            self._parents.pop(path, None)
             path.replace(self._beside(version, QUARANTINED))
 
     def records(self) -> list[Path]:
@@ -92,27 +97,38 @@ class LastGood:
     def load(self) -> Iterator[Sequence[Catalog | Delta]]:
         """The kept versions that are whole, the one that served last first: a catalog and the deltas that follow it."""
         for path in sorted(self._files(), key=_served_at, reverse=True):
-            version = self._version_of(path)
+            version, paths = self._version_of(path), self._paths()
             try:
-                yield [self._read(each) for each in reversed(list(self._lineage(version)))]
+                yield [self._read(each, paths) for each in reversed(list(self._lineage(version, paths)))]
             except CatalogError as error:
                 log.warning("the copy of %s is refused (%s): %s", version, error.reason, error.message)
 
-    def _read(self, version: str) -> Catalog | Delta:
-        path = self._path(version)
+    def _read(self, version: str, paths: Mapping[str, Path]) -> Catalog | Delta:
+        path = paths.get(version, self._named(version))
         data = blob.read_file(path)
         if blob.version_of(data) != path.stem.rpartition("@")[2].rpartition(_FULL)[2]:
             raise CatalogError("checksum", f"{path}: the bytes have another hash than the name says")
         return blob.decode_version(data, version)
 
-    def _lineage(self, version: str) -> Iterator[str]:
+    def _lineage(self, version: str, paths: Mapping[str, Path]) -> Iterator[str]:
         """The version, the one it builds on, and so on."""
         seen: set[str] = set()
         parent: str | None = version
         while parent is not None and parent not in seen:
             seen.add(parent)
             yield parent
-            parent = blob.parent_of_file(self._path(parent))
+            parent = self._parent_in(paths[parent]) if parent in paths else None
+
+    def _parent_in(self, path: Path) -> str | None:
+        """What the delta in a file changes; a file is looked into once, its name is the hash of what it holds."""
+        if path not in self._parents:
+            self._parents[path] = blob.parent_of_file(path)
+        return self._parents[path]
+
+    def _paths(self) -> dict[str, Path]:
+        """The file of every version, in full if there is one."""
+        files = sorted(self._files(), key=lambda path: _FULL in path.stem.rpartition("@")[2])
+        return {self._version_of(path): path for path in files}
 
     def _path(self, version: str) -> Path:
         """The version's file, in full if there is one."""

@@ -15,6 +15,8 @@ from engine.catalog.store import CatalogStore
 
 OVERLAY_LIMIT = 1 << 20
 """Items brought by deltas from which on a version is rather built on a full form: every delta takes time for them."""
+CHAIN_LIMIT = 1024
+"""Deltas from which on it is, too: beside a last-good copy lies all that it builds on."""
 PAUSE_SECONDS = 10.0
 """Between two looks for a full form."""
 
@@ -42,9 +44,10 @@ class Renewal:
         self._look_at = 0.0
 
     def consider(self, manifest: Manifest) -> None:
-        """Begin with a resident delta version if deltas brought too much of it."""
+        """Begin with a resident delta version if deltas brought too much of it, or were too many."""
         busy = self._made is not None or (self._thread is not None and self._thread.is_alive())
-        if busy or self._store.overlaid(manifest.version) <= OVERLAY_LIMIT or time.monotonic() < self._look_at:
+        deltas, overlaid = self._store.deltas(manifest.version)
+        if busy or (overlaid <= OVERLAY_LIMIT and deltas <= CHAIN_LIMIT) or time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + PAUSE_SECONDS
         self._thread = Thread(target=self._run, args=(manifest,), name="catalog-renewal", daemon=True)
@@ -74,9 +77,10 @@ class Renewal:
             log.warning("catalog %s is not built anew on a full form: %r", manifest.version, error)
 
     def _renewed(self, manifest: Manifest) -> Renewed | None:
-        """None while no full form is new enough to halve what deltas bring."""
+        """None while no full form is new enough to halve the deltas or the items that they brought."""
         chain = fetch_chain(self._redis, self._keys, manifest, self._check)
-        if 2 * sum(link.manifest.items for link in chain[1:]) > self._store.overlaid(manifest.version):
+        deltas, overlaid = self._store.deltas(manifest.version)
+        if 2 * (len(chain) - 1) > deltas and 2 * sum(link.manifest.items for link in chain[1:]) > overlaid:
             return None
         resident, files = None, {}
         for link in chain:

@@ -50,6 +50,7 @@ class ResidentCatalog:
     """An immutable version whose trie lies on ``device``; item ids, codes and fields stay on the host.
 
     - ``code``, ``child_begin``, ``item_begin``: the arrays of ``Trie`` as int32 tensors on the device
+    - ``deltas``: how many made it of its base
     - running counts of live items are kept on the device for the ``filters`` least recently used filters
 
     A version made by a delta has a whole trie and counts of its own; all else it shares with its parent: the items of
@@ -58,6 +59,7 @@ class ResidentCatalog:
 
     def __init__(self, catalog: Catalog, device: torch.device, filters: int = FILTERS_KEPT) -> None:
         base = _Source.of(catalog, device)
+        self.deltas = 0
         self._set(catalog.version, device, filters, base, None, Overlay.nothing(catalog), None)
         self._place(trie_tensors(base.placed.sids()))
 
@@ -69,6 +71,7 @@ class ResidentCatalog:
         if delta.parent != self.version:
             raise CatalogError("parent", f"version {delta.version} changes {delta.parent}, not {self.version}")
         changed = object.__new__(ResidentCatalog)
+        changed.deltas = self.deltas + 1
         overlay = self._overlay.followed_by(delta, self._base.catalog, self._base.ids)
         same_items = not delta.upserts.items
         added = _Source.of(overlay.added, self.device) if overlay.added.items else None

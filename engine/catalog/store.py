@@ -73,10 +73,11 @@ class CatalogStore:
         with self._lock:
             return {name: _bytes(self._slots[name].resident) for name in self._named()}
 
-    def overlaid(self, version: str) -> int:
-        """Items that deltas brought to a version since its base; 0 for one that is not resident."""
+    def deltas(self, version: str) -> tuple[int, int]:
+        """Deltas of a version since its base, and items that they brought; nothing for one that is not resident."""
         with self._lock:
-            return self._slots[version].resident.overlaid if version in self._slots else 0
+            slot = self._slots.get(version)
+            return (slot.resident.deltas, slot.resident.overlaid) if slot is not None else (0, 0)
 
     def check_model(self, model: str, sizes: Sequence[int]) -> None:
         """Raises CatalogError ``incompatible`` if a catalog for ``model`` with codebooks of ``sizes`` does not fit."""

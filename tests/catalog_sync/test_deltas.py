@@ -54,6 +54,12 @@ def change(fleet: Fleet, add: list[Item] | None = None, withdraw: list[int] | No
     return publisher.publish(publisher.head(MODEL), catalog(*add) if add else None, gone)[1]
 
 
+def current(fleet: Fleet) -> Pointer:
+    pointer = fleet.publisher.pointer(MODEL)
+    assert pointer is not None
+    return pointer
+
+
 def served(fleet: Fleet) -> dict[int, tuple[int, bool]]:
     """First code and live-ness of every item that is active."""
     with fleet.store.pin() as held:
@@ -158,6 +164,34 @@ def test_a_version_to_which_deltas_brought_much_is_built_on_a_full_form_beside_t
             assert held.overlaid == 3  # items 4, 5 and 6; item 3 is in the base
         until_active(fleet, change(fleet, add=[item(2)]))
         assert served(fleet) == live | {2: (2, True)}
+
+
+def test_a_long_chain_is_built_on_a_full_form_too_and_its_files_on_disk_go(
+    server: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("catalog_sync.renewal.CHAIN_LIMIT", 8)
+    monkeypatch.setattr("catalog_sync.renewal.PAUSE_SECONDS", 0)
+    fleet = Fleet(server, disk=tmp_path)
+    first = start(fleet, *(item(number) for number in range(30)))
+    with fleet.watcher():
+        until_active(fleet, first)
+        for number in range(8):
+            until_active(fleet, change(fleet, withdraw=[number]))
+        publisher_of(fleet).rebase(current(fleet).version)
+        assert len(list(tmp_path.glob("*.rsc"))) == 9
+        until_active(fleet, change(fleet, withdraw=[8]))
+        eventually(nothing_is_renewed)
+        last = change(fleet, withdraw=[9])
+        until_active(fleet, last)
+        assert fleet.store.deltas(last.version) == (2, 0)
+        later = change(fleet, withdraw=[10])
+        until_active(fleet, later)
+        eventually(lambda: len(list(tmp_path.glob("*.rsc"))) == 4)  # the full form and three deltas
+    fleet.redis.flushall()
+    again = Fleet(server, disk=tmp_path, namespace=fleet.namespace)
+    with again.watcher():
+        eventually(lambda: again.store.active == later.version)
+        assert [number for number, (_, live) in served(again).items() if live] == list(range(11, 30))
 
 
 def test_what_goes_wrong_with_a_full_form_beside_the_deltas_touches_nothing(
