@@ -193,7 +193,9 @@ def error(code: ErrorCode) -> RequestError:
 
 def test_answers_are_counted_by_the_version_that_gave_them() -> None:
     asked = [request()] * 5
-    answers = [answer("v1", 2), answer("v1", 0), answer("v2", 1), error("internal"), error("expired")]
+    answers: list[RecallResult | RequestError] = [
+        answer("v1", 2), answer("v1", 0), answer("v2", 1), error("internal"), error("expired"),
+    ]  # fmt: skip
     found = tallies(asked, answers, "v3")
     assert found == {"v1": Tally(2, 0, 1), "v2": Tally(2, 1, 0)}
 
@@ -210,5 +212,7 @@ def test_what_a_filter_left_empty_does_not_count_and_what_it_did_not_does() -> N
 
 def test_requests_that_name_a_version_and_errors_of_the_load_do_not_count() -> None:
     asked = [request(catalog="v1"), request(catalog="v0"), request(), request()]
-    answers = [answer("v1", 0), error("unknown_catalog"), error("overloaded"), error("too_large")]
+    answers: list[RecallResult | RequestError] = [
+        answer("v1", 0), error("unknown_catalog"), error("overloaded"), error("too_large"),
+    ]  # fmt: skip
     assert tallies(asked, answers, "v1") == {}

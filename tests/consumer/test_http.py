@@ -37,6 +37,9 @@ class Source:
     def status(self) -> Mapping[str, Any]:
         return {"service": {"ready": not self.missing}}
 
+    def catalog(self) -> Mapping[str, Any]:
+        return {}
+
 
 @pytest.fixture
 def source() -> Source:
@@ -93,7 +96,7 @@ def test_metrics_speak_openmetrics_to_whoever_asks(client: httpx.Client) -> None
 @pytest.mark.parametrize("version", ["abc", "1.x", "1=", "", "\xb2"])
 def test_a_scraper_that_asks_for_no_version_that_exists_gets_text(client: httpx.Client, version: str) -> None:
     accept = f"application/openmetrics-text; version={version},text/plain; version={version}"
-    answer = client.get("/metrics", headers={"accept": accept.encode("latin-1")})
+    answer = client.get("/metrics", headers={b"accept": accept.encode("latin-1")})
     assert answer.status_code == 200
     assert "recallstream_test_gauge" in answer.text
 

@@ -50,6 +50,9 @@ class LiveSource:
     def unready(self) -> tuple[str, ...]:
         return self.missing
 
+    def catalog(self) -> Mapping[str, Any]:
+        return {}
+
     def status(self) -> Mapping[str, Any]:
         n = next(self.looks)
         partitions = [

@@ -48,8 +48,8 @@ def chains(draw: st.DrawFn) -> tuple[tuple[int, ...], list[Item], list[Change]]:
     """Codebook sizes, the items of a base, and changes that follow each other."""
     sizes, items = draw(item_tables())
     number = isinstance(items[0].id, int)
-    fresh = st.integers(-9, 9) if number else st.text(max_size=12)
-    ids = st.one_of(st.sampled_from([item.id for item in items]), fresh)
+    fresh: st.SearchStrategy[ItemId] = st.integers(-9, 9) if number else st.text(max_size=12)
+    ids: st.SearchStrategy[ItemId] = st.one_of(st.sampled_from([item.id for item in items]), fresh)
     code = [st.sampled_from(sorted({0, size // 2, size - 1})) for size in sizes]
     item = st.builds(
         Item,

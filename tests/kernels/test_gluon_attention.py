@@ -29,7 +29,9 @@ def contexts(lengths: list[int], heads: int) -> Pages:
         ([2700, 130], [256, 256], 8, 2, 2, None),
     ],
 )
-def test_decode_attends_to_the_context_and_to_its_own_ancestors(lengths, widths, heads, group, steps, split_pages):
+def test_decode_attends_to_the_context_and_to_its_own_ancestors(
+    lengths: list[int], widths: list[int], heads: int, group: int, steps: int, split_pages: int | None
+) -> None:
     from kernels.attention.gluon_decode import beam_decode_attention
 
     generator = torch.Generator().manual_seed(7)
@@ -64,7 +66,7 @@ def test_decode_attends_to_the_context_and_to_its_own_ancestors(lengths, widths,
         ([1500, 700, 1100, 700], [1500, 700, 64, 700], 8, 2),
     ],
 )
-def test_prefill_is_causal_over_a_resident_prefix(lengths, new, heads, group):
+def test_prefill_is_causal_over_a_resident_prefix(lengths: list[int], new: list[int], heads: int, group: int) -> None:
     from kernels.attention.gluon_prefill import paged_prefill_attention
 
     pages = contexts(lengths, heads)
@@ -80,7 +82,7 @@ def test_prefill_is_causal_over_a_resident_prefix(lengths, new, heads, group):
     assert error(actual, torch.stack(rows)) < tolerance(torch.bfloat16)
 
 
-def test_the_measured_splits_make_a_result_the_same_alone_and_in_a_batch():
+def test_the_measured_splits_make_a_result_the_same_alone_and_in_a_batch() -> None:
     from kernels.attention.gluon_decode import beam_decode_attention
 
     lengths, widths = [1000, 3000, 40, 1700], [64, 256, 9, 128]
@@ -90,11 +92,12 @@ def test_the_measured_splits_make_a_result_the_same_alone_and_in_a_batch():
     own = torch.randn(2, 1, 4, 256, 2, 128, generator=generator).bfloat16().cuda()
     path = torch.arange(256, dtype=torch.int32, device="cuda").expand(1, 4, 256).contiguous()
     width = torch.tensor(widths, dtype=torch.int32, device="cuda")
-    together = beam_decode_attention(q, pages.k, pages.v, pages.table, pages.length, *own, path, width, 0.1)
+    together = beam_decode_attention(q, pages.k, pages.v, pages.table, pages.length, own[0], own[1], path, width, 0.1)
     for r in range(4):
         one, beams, held = slice(r, r + 1), widths[r], -(-lengths[r] // 128)
+        mine = own[:, :, one, :beams].contiguous()
         alone = beam_decode_attention(
             q[one, :beams].contiguous(), pages.k, pages.v, pages.table[one, :held].contiguous(), pages.length[one],
-            *own[:, :, one, :beams].contiguous(), path[:, one, :beams].contiguous(), width[one], 0.1,
+            mine[0], mine[1], path[:, one, :beams].contiguous(), width[one], 0.1,
         )  # fmt: skip
         assert torch.equal(alone[0], together[r, :beams])

@@ -58,8 +58,16 @@ class Pages:
     ],
 )
 def test_decode_attends_to_the_context_and_to_its_own_ancestors(
-    device, dtype, lengths, widths, heads, group, dim, steps, split_pages
-):
+    device: str,
+    dtype: torch.dtype,
+    lengths: list[int],
+    widths: list[int],
+    heads: int,
+    group: int,
+    dim: int,
+    steps: int,
+    split_pages: int,
+) -> None:
     generator = torch.Generator().manual_seed(7)
     requests, beams = len(lengths), max(widths)
     pages = Pages(lengths, heads, dim, PAGE, device, dtype)
@@ -83,7 +91,7 @@ def test_decode_attends_to_the_context_and_to_its_own_ancestors(
 
 
 @EVERYWHERE
-def test_decode_is_the_same_for_a_request_alone_and_in_a_batch(device, dtype):
+def test_decode_is_the_same_for_a_request_alone_and_in_a_batch(device: str, dtype: torch.dtype) -> None:
     pages = Pages([70, 9, 33], 2, 16, PAGE, device, dtype)
     generator = torch.Generator().manual_seed(3)
     q = torch.randn(3, 6, 4, 16, generator=generator).to(device, dtype)
@@ -101,7 +109,7 @@ def test_decode_is_the_same_for_a_request_alone_and_in_a_batch(device, dtype):
 
 
 @EVERYWHERE
-def test_decode_holds_for_scores_of_ten_thousand(device, dtype):
+def test_decode_holds_for_scores_of_ten_thousand(device: str, dtype: torch.dtype) -> None:
     pages = Pages([40], 1, 16, PAGE, device, dtype)
     q = torch.full((1, 2, 1, 16), 1.0)
     q[0, 1] = -1.0
@@ -129,7 +137,9 @@ def test_decode_holds_for_scores_of_ten_thousand(device, dtype):
         ([100], [100], 1, 1, 16),
     ],
 )
-def test_prefill_is_causal_over_a_resident_prefix(device, dtype, lengths, new, heads, group, dim):
+def test_prefill_is_causal_over_a_resident_prefix(
+    device: str, dtype: torch.dtype, lengths: list[int], new: list[int], heads: int, group: int, dim: int
+) -> None:
     pages = Pages(lengths, heads, dim, PAGE, device, dtype)
     begin = torch.tensor([0, *new]).cumsum(0).int()
     q = torch.randn(int(begin[-1]), heads * group, dim, generator=torch.Generator().manual_seed(1)).to(dtype)
@@ -157,8 +167,8 @@ SPLIT = SplitRule(pages=1, wide=24, most=3)
     ],
 )
 def test_a_few_new_tokens_on_a_long_prefix_are_joined_from_the_splits_of_their_context(
-    device, dtype, lengths, new, heads, group, dim
-):
+    device: str, dtype: torch.dtype, lengths: list[int], new: list[int], heads: int, group: int, dim: int
+) -> None:
     pages = Pages(lengths, heads, dim, PAGE, device, dtype)
     begin = torch.tensor([0, *new]).cumsum(0).int()
     q = torch.randn(int(begin[-1]), heads * group, dim, generator=torch.Generator().manual_seed(2)).to(dtype)
@@ -175,7 +185,7 @@ def test_a_few_new_tokens_on_a_long_prefix_are_joined_from_the_splits_of_their_c
 
 
 @EVERYWHERE
-def test_splits_of_a_prefill_are_the_same_for_a_request_alone_and_in_a_batch(device, dtype):
+def test_splits_of_a_prefill_are_the_same_for_a_request_alone_and_in_a_batch(device: str, dtype: torch.dtype) -> None:
     lengths, new = [97, 30, 60], [5, 30, 7]
     pages = Pages(lengths, 2, 16, PAGE, device, dtype)
     begin = torch.tensor([0, *new], device=device).cumsum(0).int()
@@ -191,7 +201,7 @@ def test_splits_of_a_prefill_are_the_same_for_a_request_alone_and_in_a_batch(dev
 
 
 @EVERYWHERE
-def test_splits_of_a_prefill_hold_for_scores_of_ten_thousand(device, dtype):
+def test_splits_of_a_prefill_hold_for_scores_of_ten_thousand(device: str, dtype: torch.dtype) -> None:
     pages = Pages([100], 1, 16, PAGE, device, dtype)
     q = torch.ones(3, 1, 16)
     q[1] = -1.0
@@ -209,7 +219,7 @@ def test_a_prompt_has_no_more_splits_than_there_is_room_for(pages: int) -> None:
     assert -(-pages // size) <= PROMPTS.most_splits(pages) <= 8
 
 
-def test_heads_that_fit_no_tile_are_left_to_the_twin():
+def test_heads_that_fit_no_tile_are_left_to_the_twin() -> None:
     pages = Pages([20, 5], 2, 24, PAGE, "cpu", torch.float32)
     generator = torch.Generator().manual_seed(0)
     q = torch.randn(6, 4, 24, generator=generator)

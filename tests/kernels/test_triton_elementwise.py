@@ -18,7 +18,7 @@ def normed(x: Tensor, weight: Tensor) -> Tensor:
 @EVERYWHERE
 @pytest.mark.parametrize("shape", [(5, 72), (1, 16), (2, 3, 40)])
 @pytest.mark.parametrize("add", [False, True])
-def test_rms_norm_adds_the_residual_first(device, dtype, shape, add):
+def test_rms_norm_adds_the_residual_first(device: str, dtype: torch.dtype, shape: tuple[int, ...], add: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     x, residual = (torch.randn(shape, generator=generator).to(dtype) for _ in range(2))
     weight = torch.randn(shape[-1], generator=generator).to(dtype)
@@ -30,7 +30,7 @@ def test_rms_norm_adds_the_residual_first(device, dtype, shape, add):
 
 @EVERYWHERE
 @pytest.mark.parametrize(("rows", "size"), [(7, 50), (1, 2500)])
-def test_silu_mul(device, dtype, rows, size):
+def test_silu_mul(device: str, dtype: torch.dtype, rows: int, size: int) -> None:
     gate_up = torch.randn(rows, 2 * size, generator=torch.Generator().manual_seed(0)).to(dtype)
     gate, up = gate_up.double().chunk(2, dim=-1)
     assert error(silu_mul(gate_up.to(device)), gate * gate.sigmoid() * up) < tolerance(dtype)
@@ -39,7 +39,9 @@ def test_silu_mul(device, dtype, rows, size):
 @EVERYWHERE
 @pytest.mark.parametrize(("heads", "kv_heads", "dim", "block"), [(6, 2, 16, 4), (4, 4, 32, 1), (7, 1, 16, 8)])
 @pytest.mark.parametrize("norm", [False, True])
-def test_keys_and_values_go_to_their_slots_rotated(device, dtype, heads, kv_heads, dim, block, norm):
+def test_keys_and_values_go_to_their_slots_rotated(
+    device: str, dtype: torch.dtype, heads: int, kv_heads: int, dim: int, block: int, norm: bool
+) -> None:
     generator = torch.Generator().manual_seed(0)
     qkv = torch.randn(5, (heads + 2 * kv_heads) * dim, generator=generator).to(dtype)
     weights = [torch.randn(dim, generator=generator).to(dtype) for _ in range(2)]
@@ -47,10 +49,10 @@ def test_keys_and_values_go_to_their_slots_rotated(device, dtype, heads, kv_head
     positions = torch.tensor([3, 0, 39, 7, 7]).int()
     slots = torch.tensor([0, 5, -1, 9, 11]).int()
     pages = torch.zeros(2, 12, kv_heads, block, dim, dtype=dtype, device=device)
+    q_weight, k_weight = [w.to(device) for w in weights] if norm else (None, None)
     q = qk_norm_rope_write(
         qkv.to(device),
-        *([w.to(device) for w in weights] if norm else [None, None]),
-        1e-6, angle.cos().to(device), angle.sin().to(device), positions.to(device),
+        q_weight, k_weight, 1e-6, angle.cos().to(device), angle.sin().to(device), positions.to(device),
         pages[0], pages[1], slots.to(device),
     )  # fmt: skip
 

@@ -1,14 +1,17 @@
 """Expand and select: scores against float64, the selection bit for bit against a plain sort of the float32 scores."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
+from kernels.selection.expand_select import Selection
 from kernels.selection.tries import NO_ITEM, LevelTries
-from kernels.selection.triton_expand_select import Selection, SelectionWorkspace, expand_select
+from kernels.selection.triton_expand_select import SelectionWorkspace, expand_select
 from tests.kernels.device import CUDA_FLOAT32, INTERPRETER
 
 ON_BOTH = pytest.mark.parametrize(
@@ -53,10 +56,12 @@ class Case:
     min_width: list[int]
     log_z: Tensor | None = None
 
-    def run(self, device: str, short_list: int = 64, early_end: bool = True, space=None) -> tuple[Selection, Tensor]:
+    def run(
+        self, device: str, short_list: int = 64, early_end: bool = True, space: SelectionWorkspace | None = None
+    ) -> tuple[Selection, Tensor]:
         """The selection and the candidates' scores ``[R, W, C]``."""
 
-        def ints(values) -> Tensor:
+        def ints(values: ArrayLike) -> Tensor:
             return torch.tensor(np.asarray(values), dtype=torch.int32, device=device)
 
         requests, width, codes = self.logits.shape
@@ -99,7 +104,7 @@ class Case:
         return float(self.scores[r, b].double() + row[self.levels[r].code[child]] - z)
 
 
-def check(case: Case, device: str, **options) -> None:
+def check(case: Case, device: str, **options: Any) -> None:
     result, candidates = case.run(device, **options)
     for r in range(len(case.levels)):
         live = case.children(r)
@@ -163,18 +168,18 @@ def tied_case(children: list[int], codes: int, next_width: int) -> Case:
 
 @ON_BOTH
 @pytest.mark.parametrize("seed", range(8))
-def test_random_levels_with_filters_exclusions_modes_and_margins(device, seed):
+def test_random_levels_with_filters_exclusions_modes_and_margins(device: str, seed: int) -> None:
     check(random_case(seed, dyadic=seed % 2 == 0), device)
 
 
 @ON_BOTH
 @pytest.mark.parametrize("children", [[40] * 12, [1] * 5 + [300], [200]])
-def test_ties_that_overflow_the_short_list_are_selected_by_node(device, children):
+def test_ties_that_overflow_the_short_list_are_selected_by_node(device: str, children: list[int]) -> None:
     check(tied_case(children, 300, 9), device, short_list=16)
 
 
 @ON_BOTH
-def test_the_bound_of_the_margin_itself_stays(device):
+def test_the_bound_of_the_margin_itself_stays(device: str) -> None:
     rng = np.random.default_rng(2)
     case = replace(
         tied_case([5, 4], 5, 9),
@@ -189,14 +194,14 @@ def test_the_bound_of_the_margin_itself_stays(device):
 
 
 @ON_BOTH
-def test_overflow_with_scores_that_differ(device):
+def test_overflow_with_scores_that_differ(device: str) -> None:
     case = random_case(3, width=8)
     wide = replace(case, margin=[np.inf] * 3, log_z=None, next_width=[4, 4, 4], scores=case.scores * 1e-3)
     check(replace(wide, logits=case.logits * 1e-4), device, short_list=1)
 
 
 @ON_BOTH
-def test_one_node_with_its_whole_codebook_beside_single_children(device):
+def test_one_node_with_its_whole_codebook_beside_single_children(device: str) -> None:
     rng = np.random.default_rng(5)
     children = [1, 1, 2500, 1]
     case = Case(
@@ -214,7 +219,7 @@ def test_one_node_with_its_whole_codebook_beside_single_children(device):
 
 
 @ON_BOTH
-def test_root_with_a_codebook_of_twenty_thousand(device):
+def test_root_with_a_codebook_of_twenty_thousand(device: str) -> None:
     rng = np.random.default_rng(6)
     case = Case(
         levels=[make_level(rng, [3000], 20000, 0.5, 5)],
@@ -231,7 +236,7 @@ def test_root_with_a_codebook_of_twenty_thousand(device):
 
 
 @ON_BOTH
-def test_early_end_and_a_used_workspace_change_nothing(device):
+def test_early_end_and_a_used_workspace_change_nothing(device: str) -> None:
     space = SelectionWorkspace.of(3, 6, 37, 12, torch.device(device), 64)
     for seed in range(3):
         case = replace(random_case(seed), next_width=[12, 5, 1])
@@ -242,7 +247,7 @@ def test_early_end_and_a_used_workspace_change_nothing(device):
 
 
 @ON_BOTH
-def test_minus_infinity_is_a_score_and_nan_marks_only_its_request(device):
+def test_minus_infinity_is_a_score_and_nan_marks_only_its_request(device: str) -> None:
     case = replace(
         random_case(1), log_z=None, legal=[False] * 3, width=[6, 6, -1], margin=[np.inf] * 3, next_width=[9, 9, 9]
     )

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from numpy.typing import ArrayLike
 
 from kernels.selection.tries import NO_ITEM, LevelTries
 from kernels.selection.triton_resolve import resolve_leaves
@@ -13,7 +14,7 @@ from tests.kernels.device import CUDA_FLOAT32, INTERPRETER
     "device", [pytest.param(p.values[0], id=p.id, marks=p.marks) for p in (INTERPRETER, CUDA_FLOAT32)]
 )
 @pytest.mark.parametrize("seed", range(4))
-def test_items_of_the_leaves_in_order_without_the_excluded(device, seed):
+def test_items_of_the_leaves_in_order_without_the_excluded(device: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     requests, leaves, out_items = 3, 30, 21
     item_begin = [np.concatenate([[0], np.cumsum(rng.integers(1, 1 + [1, 3, 65][r], leaves))]) for r in range(requests)]
@@ -25,7 +26,7 @@ def test_items_of_the_leaves_in_order_without_the_excluded(device, seed):
     nodes = np.stack([rng.permutation(leaves)[:9] for _ in range(requests)])
     width, most, top_k = np.array([9, 0 if seed == 1 else 9, 4]), np.array([2, 1, 40]), np.array([5, 21, 20])
 
-    def ints(values) -> torch.Tensor:
+    def ints(values: ArrayLike) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int32, device=device)
 
     begins, live = [ints(x) for x in item_begin], [ints(np.concatenate([[0], np.cumsum(x)])) for x in passes]
