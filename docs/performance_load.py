@@ -34,7 +34,7 @@ def overload_section(stem: str, report: Mapping[str, Any]) -> Iterator[str]:
             ],
         )  # fmt: skip
         yield (
-            f"From the capacity on goodput is at least {verdict['of_peak']:.1%} of its peak (target 90 %: "
+            f"Goodput is at least {verdict['of_peak']:.1%} of its peak, or of what is offered below it (target 90 %: "
             f"{_met(verdict['holds'])}); p99 under the deadline {_met(verdict['latency_holds'])}.\n"
         )
 
