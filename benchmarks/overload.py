@@ -33,6 +33,7 @@ from consumer.serving.service import ServingLoop
 from consumer.serving.settings import BatchSettings
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.reply import RecallReply
+from engine.errors import RecallstreamError
 from engine.recall_engine import RecallEngine
 
 Pattern = Literal["poisson", "bursts"]
@@ -91,7 +92,10 @@ def service(engine: RecallEngine, load: LoadSettings) -> AbstractContextManager[
 
 
 async def capacity(kafka: KafkaSettings, make: LoadMaker, outstanding: int, seconds: float) -> Row:
-    """Replies a second with so many requests in the air, once batches have settled."""
+    """Replies a second with so many requests in the air, once batches have settled.
+
+    Raises RecallstreamError if too few came to tell.
+    """
     answered: list[float] = []
     end = time.perf_counter() + _WARM_S + seconds
 
@@ -109,6 +113,8 @@ async def capacity(kafka: KafkaSettings, make: LoadMaker, outstanding: int, seco
             for _ in range(outstanding):
                 workers.create_task(work(make.take(16)))
     settled = [moment for moment in sorted(answered) if end - seconds < moment]
+    if len(settled) < 2 or settled[0] == settled[-1]:
+        raise RecallstreamError(f"{len(settled)} replies within {seconds:g} s: too few to tell the capacity")
     rate = sum(moment > settled[0] for moment in settled) / (settled[-1] - settled[0])
     return {"what": "capacity", "outstanding": outstanding, "requests_per_s": round(rate, 3)}
 
