@@ -162,10 +162,11 @@ def run(broker: KafkaCluster, tmp_path: Path, kills: int, seed: int, *more: str)
             time.sleep(2)
             with redis.Redis.from_url(each.catalog.url.get_secret_value()) as client:
                 for number in range(kills):
-                    killer.kill_one()
-                    if number % 5 == 4:
+                    if number % 3 == 2:  # what was read and is not saved must not be committed
                         client.execute_command("CLIENT", "PAUSE", "1200", "ALL")
                         pauses += 1
+                        time.sleep(0.3)
+                    killer.kill_one()
         finally:
             traffic.stop()
         each.await_ready()
