@@ -33,7 +33,8 @@ def read_embeddings(path: Path, column: str) -> Embeddings:
             table = pq.read_table(path)
             vectors, items = _matrix(table, column, path), table.drop_columns([column])
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise CatalogError("source", f"{path}: {error}") from error
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise CatalogError("source", f"{path}: {why}") from error
     if vectors.ndim != 2 or not vectors.size or vectors.dtype.kind != "f":
         raise CatalogError("source", f"{path}: not a matrix of floats, one row an item, but {_shape(vectors)}")
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))

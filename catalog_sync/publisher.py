@@ -75,8 +75,10 @@ class Publisher:
         self._write_chunks(manifest, blob, progress)
         self._redis.set(self._keys.manifest(manifest.version), msgspec.json.encode(manifest), nx=True)
         standing = self._manifest(manifest.version)[0]
-        if msgspec.structs.replace(standing, label=manifest.label, signature=manifest.signature) != manifest:
-            raise CatalogError("verify", f"another manifest stands under version {manifest.version}")
+        names = [field.name for field in msgspec.structs.fields(manifest) if field.name not in ("label", "signature")]
+        if other := [name for name in names if getattr(standing, name) != getattr(manifest, name)]:
+            what = f"version {manifest.version} was published before with other {', '.join(other)}"
+            raise CatalogError("verify", f"{what}; a version never changes: prune it first, or publish it as it was")
         if manifest.signature is not None and standing.signature is None:
             raise CatalogError("verify", f"version {manifest.version} was published before, unsigned: prune it first")
         self._verify_chunks(manifest, progress)

@@ -95,8 +95,15 @@ class Send(LayeredSettings):
             raise RecallstreamError("--event and --forget need --user")
         if self.event is not None:
             await client.send_event(self.user, _ids(self.event))
+            self._confirm(f"sent: {len(_ids(self.event))} items are added to the history of {self.user}")
         if self.forget:
             await client.forget(self.user)
+            self._confirm(f"sent: the history of {self.user} is erased")
+
+    def _confirm(self, line: str) -> None:
+        from rich.console import Console
+
+        Console().print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _connection(self) -> KafkaSettings:
         return self.kafka.model_copy(update={"bootstrap_servers": self.bootstrap} if self.bootstrap else {})

@@ -104,5 +104,6 @@ def _collision_lines(sids: "Sids", collisions: Collisions) -> list[str]:
     share = f"{sids.colliding:,} of {items:,} items ({sids.colliding / items:.2%})"
     lines = [f"{sids.distinct:,} distinct SIDs; {share} are not alone on theirs, at most {sids.most:,} on one"]
     told = f"told apart by level {len(sids.sizes)}" if collisions == "extra" else "share it, the nearest first (rank)"
-    lines.append(f"items on one SID {told}; catalog build --levels {','.join(map(str, sids.sizes))}")
+    lines.append(f"items on one SID {told}")
+    lines.append(f"next: recallstream catalog build TABLE --model NAME --levels {','.join(map(str, sids.sizes))}")
     return lines

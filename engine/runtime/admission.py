@@ -23,10 +23,10 @@ class Admission:
 
     def check(self, request: RecallRequest) -> None:
         """Raises RequestError ``bad_request`` or ``too_large``."""
+        if not 1 <= request.top_k <= self._settings.max_top_k:  # first: a default beam is as wide as top_k asks
+            raise _bad(f"top_k {request.top_k} is not in 1 to {self._settings.max_top_k}")
         self._check_beam(request)
         self._check_prompt(request)
-        if not 1 <= request.top_k <= self._settings.max_top_k:
-            raise _bad(f"top_k {request.top_k} is not in 1 to {self._settings.max_top_k}")
         if request.top_k > request.beam.widths[-1]:
             raise _bad(f"top_k {request.top_k} is above the last beam width {request.beam.widths[-1]}")
         if request.max_items_per_sid is not None and request.max_items_per_sid < 1:
