@@ -68,9 +68,9 @@ class AtLeastOnce:
         """Nothing to do."""
 
     def publish(self, jobs: Sequence[Job]) -> None:
-        due: list[Sent] = []
+        due, now = list[Sent](), self._clock()
         for job in jobs:
-            sends = self._writer.write(job)
+            sends = self._writer.write(job, now)
             job.item.awaiting = len(sends)
             due += sends
             if not sends:

@@ -24,9 +24,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Answered:
-    """What a record came to, and once its turn has come the sends that say so."""
+    """What a record came to and when, and once its turn has come the sends that say so."""
 
     job: Job
+    at: float
     sends: list[Sent] | None = field(default=None)
 
     @property
@@ -74,7 +75,8 @@ class Transactional:
         self._producer.start()
 
     def publish(self, jobs: Sequence[Job]) -> None:
-        if late := [job.item for job in jobs if not self._turns.answer(job.item.ticket, Answered(job))]:
+        now = self._clock()
+        if late := [job.item for job in jobs if not self._turns.answer(job.item.ticket, Answered(job, now))]:
             self._confirmed(late)
         while self._clock() >= self._resume_at and (run := self._turns.take(self.at_once)):
             self._transact(run)
@@ -85,7 +87,7 @@ class Transactional:
     def _transact(self, run: Run[Answered]) -> None:
         for answered in run.answers.values():
             if answered.sends is None:
-                answered.sends = self._writer.write(answered.job)
+                answered.sends = self._writer.write(answered.job, answered.at)
         self._replace_those_to_missing_topics(run)
         self._awaiting = 0
         self._failures = {}

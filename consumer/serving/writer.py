@@ -77,16 +77,16 @@ class ReplyWriter:
         self._repeats = repeats
         self._tracer = tracer
 
-    def write(self, job: Job) -> list[Sent]:
-        """All that is due: a reply, a dead letter, both, or nothing."""
+    def write(self, job: Job, came: float) -> list[Sent]:
+        """All that is due: a reply, a dead letter, both, or nothing. ``came``: when the record came to it."""
         if isinstance(job, Outcome):
-            return self._answer(job)
+            return self._answer(job, came)
         if isinstance(job, Repeat):
-            return [self._answer_again(job)]
+            return [self._answer_again(job, came)]
         if isinstance(job, Done):
-            self._trace(job.item, "event")
+            self._trace(job.item, "event", came)
             return []
-        self._trace(job.item, "reply_topic_denied")
+        self._trace(job.item, "reply_topic_denied", came)
         return [self._dead_letter(job.item, "reply_topic_denied", job.message, "admit")]
 
     def send(self, sent: Sent, producer: ReplyProducer[Sent]) -> None:
@@ -125,7 +125,7 @@ class ReplyWriter:
         if item.trace is not None:
             item.trace.end(self._clock(), dead_lettered=item.dead_lettered)
 
-    def _answer(self, outcome: Outcome) -> list[Sent]:
+    def _answer(self, outcome: Outcome, came: float) -> list[Sent]:
         item, answer, now = outcome.item, outcome.answer, self._clock()
         if not isinstance(answer, RequestError) and now >= item.deadline:
             answer = RequestError("expired", "the result came after the deadline")
@@ -138,7 +138,7 @@ class ReplyWriter:
             answer = RequestError("internal", f"the answer could not be encoded: {type(error).__name__}")
             value = _encode(outcome, answer, times)
         code = answer.code if isinstance(answer, RequestError) else None
-        self._trace(item, code or "ok", None if isinstance(answer, RequestError) else answer)
+        self._trace(item, code or "ok", came, None if isinstance(answer, RequestError) else answer)
         sends: list[Sent] = []
         if isinstance(answer, RequestError) and (code in BAD_RECORD or item.reply_topic is None):
             self._observer.bad_record(answer.code)
@@ -151,16 +151,16 @@ class ReplyWriter:
             sends.append(ReplySent(item, item.reply_topic, value, catalog))
         return sends
 
-    def _answer_again(self, repeat: Repeat) -> ReplySent:
+    def _answer_again(self, repeat: Repeat, came: float) -> ReplySent:
         item = repeat.item
-        self._trace(item, "repeat")
+        self._trace(item, "repeat", came)
         self._observer.repeated()
         self._observer.replied("ok", None, _times(item, None, self._clock()))
         return ReplySent(item, item.reply_topic or "", repeat.value, repeat.catalog)
 
-    def _trace(self, item: InFlight, outcome: str, result: RecallResult | None = None) -> None:
+    def _trace(self, item: InFlight, outcome: str, came: float, result: RecallResult | None = None) -> None:
         if self._tracer is not None:
-            item.trace = self._tracer.begin(item, outcome, result, self._clock())
+            item.trace = self._tracer.begin(item, outcome, result, came)
 
     def _send_reply(self, sent: ReplySent, producer: ReplyProducer[Sent]) -> None:
         item, source = sent.item, sent.item.record

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,6 +12,7 @@ from consumer.serving.in_flight import InFlight, Outcome
 from consumer.serving.offsets import Ticket
 from consumer.serving.repeats import RepeatCache
 from consumer.serving.settings import BatchSettings
+from consumer.serving.tracing import RequestTrace
 from consumer.serving.transactional import Answered, Transactional
 from consumer.serving.turns import Turns
 from consumer.serving.writer import DeadLetterSent, ReplySent, ReplyWriter, Sent
@@ -81,6 +83,21 @@ class FakeProducer:
         self._step("abort")
 
 
+class Tracer:
+    """Remembers when each record was answered and when all was over."""
+
+    def __init__(self) -> None:
+        self.begun: dict[int, float] = {}
+        self.ended: dict[int, float] = {}
+
+    def begin(self, item: InFlight, _outcome: str, _result: object, now: float) -> RequestTrace:
+        offset = item.ticket.offset
+        self.begun[offset] = now
+        return cast(
+            "RequestTrace", SimpleNamespace(traceparent=None, end=lambda at, **_: self.ended.update({offset: at}))
+        )
+
+
 class Made:
     """A publisher on a fake producer, with what it confirmed."""
 
@@ -92,13 +109,14 @@ class Made:
         self.confirmed: list[int] = []
         self.turns: Turns[Answered] = Turns(lambda: self.now)
         self.turns.member(b"member")
-        batch = BatchSettings()
+        batch, self.tracer = BatchSettings(), Tracer()
         writer = ReplyWriter(
             self.kafka,
             self.events,
             lambda: self.now,
             BadRecordLimit(batch),
             RepeatCache(batch, lambda: None, lambda: self.now),
+            self.tracer,
         )
         self.publisher = Transactional(
             self.kafka,
@@ -155,6 +173,15 @@ def test_nothing_is_begun_without_an_answer_whose_turn_it_is(made: Made) -> None
     made.deliver(0)
     made.publish(made.deliver(1))
     assert made.producer.calls == []
+
+
+def test_what_an_answer_waits_for_its_turn_is_part_of_its_reply_in_the_trace(made: Made) -> None:
+    older, newer = made.deliver(0), made.deliver(1)
+    made.publish(newer)
+    made.now += 10
+    made.publish(older)
+    assert made.tracer.begun == {1: 100.0, 0: 110.0}
+    assert made.tracer.ended == {1: 110.0, 0: 110.0}
 
 
 def test_an_aborted_transaction_is_repeated_with_the_same_replies_after_a_pause(made: Made) -> None:
