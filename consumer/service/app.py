@@ -20,9 +20,11 @@ from consumer.version import recallstream_version
 from engine.errors import ModelError, RecallstreamError
 
 if TYPE_CHECKING:
+    from catalog_sync.watcher import Watcher
     from consumer.service.tracing import OpenTelemetryTracer
     from consumer.serving.cost_model import Prior
     from consumer.serving.errands import Errands
+    from consumer.serving.service import ServingLoop
     from engine.model.spec import ModelSpec
     from engine.recall_engine import RecallEngine
 
@@ -80,11 +82,8 @@ def run(settings: ServiceSettings, expose: Expose) -> None:
         # The endpoints answer while these take their seconds.
         from catalog_sync.fleet_view import FleetView
         from catalog_sync.watcher import Watcher
-        from consumer.histories.items import Cap
-        from consumer.histories.redis_store import store_of
         from consumer.serving.canaries import CanaryRunner
         from consumer.serving.errands import Errands
-        from consumer.serving.service import ServingLoop
         from engine.recall_engine import RecallEngine
 
         engine = RecallEngine(settings.engine)
@@ -101,27 +100,9 @@ def run(settings: ServiceSettings, expose: Expose) -> None:
         _wait_for_catalog(engine, errands)
         status.starting = "the engine is warming up"
         _warm_up(engine, settings)
-        garbage.settle()
 
-        loop = ServingLoop(
-            engine,
-            kafka=settings.kafka,
-            batch=settings.batch,
-            limits=settings.wire,
-            defaults=settings.recall,
-            load=settings.load,
-            prior=_prior(engine, settings),
-            catalogs=engine.catalogs,
-            active_catalog=lambda: engine.catalogs.active,
-            histories=settings.histories,
-            store=store_of(
-                settings.histories, settings.catalog, Cap(engine.spec.max_history_items, engine.spec.history_drop)
-            ),
-            errands=errands,
-            answered=watcher.observe,
-            observer=status.observer,
-            tracer=tracer,
-        )
+        loop = _serving_loop(settings, engine, watcher, errands, status, tracer)
+        garbage.settle()
         status.serving = loop
         drain = loop.drain
         loop.start()
@@ -140,6 +121,38 @@ def tracer_of(settings: ServiceSettings) -> "OpenTelemetryTracer | None":
     except ModuleNotFoundError as error:
         raise RecallstreamError(f"tracing.enabled needs {error.name}: pip install 'recallstream[tracing]'") from error
     return OpenTelemetryTracer.exporting(settings.tracing, settings.kafka.group_id)
+
+
+def _serving_loop(
+    settings: ServiceSettings,
+    engine: "RecallEngine",
+    watcher: "Watcher",
+    errands: "Errands",
+    status: ServiceStatus,
+    tracer: "OpenTelemetryTracer | None",
+) -> "ServingLoop":
+    from consumer.histories.items import Cap
+    from consumer.histories.redis_store import store_of
+    from consumer.serving.service import ServingLoop
+
+    cap = Cap(engine.spec.max_history_items, engine.spec.history_drop)
+    return ServingLoop(
+        engine,
+        kafka=settings.kafka,
+        batch=settings.batch,
+        limits=settings.wire,
+        defaults=settings.recall,
+        load=settings.load,
+        prior=_prior(engine, settings),
+        catalogs=engine.catalogs,
+        active_catalog=lambda: engine.catalogs.active,
+        histories=settings.histories,
+        store=store_of(settings.histories, settings.catalog, cap),
+        errands=errands,
+        answered=watcher.observe,
+        observer=status.observer,
+        tracer=tracer,
+    )
 
 
 def _checked_model(settings: ServiceSettings) -> "ModelSpec":
