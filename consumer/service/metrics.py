@@ -73,7 +73,9 @@ class Metrics:
 
         # What went out.
         self.replies = self._counter(
-            "replies_total", "Replies handed to the producer, by status.", status=get_args(Status)
+            "replies_total",
+            "Replies written, by status; one that its topic refuses is written anew as an error or is a dead letter too.",
+            status=get_args(Status),
         )
         self.reply_errors = self._counter(
             "reply_errors_total", "Replies that are not ok, by error code.", code=ERROR_CODES
