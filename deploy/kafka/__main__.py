@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from consumer.cli.catalog.follow import Follow
 from consumer.stream.settings import KafkaSettings
 from deploy.kafka.cluster import KafkaCluster
 from deploy.kafka.install import DEFAULT_HOME, INSTALLED, BrokerError, install
@@ -47,9 +48,10 @@ def main() -> None:
 
 
 def create_default_topics(cluster: KafkaCluster) -> list[str]:
-    """The topics that the settings name by default, where they are not there yet."""
+    """The topics that `serve` and `catalog follow` have by default, where they are not there yet."""
     defaults = KafkaSettings()
     wanted = {defaults.request_topic: PARTITIONS, defaults.reply_topic: PARTITIONS, defaults.dead_letter_topic: 1}
+    wanted[Follow.model_fields["topic"].default] = 1
     known = cluster.admin.list_topics(timeout=10).topics
     if new := {name: count for name, count in wanted.items() if name not in known}:
         cluster.create_topics(new)
