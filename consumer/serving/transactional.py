@@ -106,7 +106,7 @@ class Transactional:
     def _replace_those_to_missing_topics(self, run: Run[Answered]) -> None:
         """Before the transaction: in it everybody's answers would wait for a topic that one client has named."""
         topics = {sent.topic for answered in run.answers.values() for sent in answered.sends or ()}
-        if missing := {topic for topic in topics if self._producer.is_missing(topic)}:
+        if missing := self._producer.missing(topics):
             self._replace(run, lambda sent: _MISSING if sent.topic in missing else None)
 
     def _replace(self, run: Run[Answered], why: Callable[[Sent], Failure | None]) -> None:

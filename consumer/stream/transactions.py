@@ -1,7 +1,7 @@
 """The producer of replies in transactions that also hold the group's offsets (KIP-447: one producer a process)."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -69,21 +69,25 @@ class TransactionalProducer(ReplyProducer[T]):
         """Take the transactional id over: whoever had it is fenced, what it left open is aborted."""
         self._until_done(lambda: self._producer.init_transactions(_STEP_S))
 
-    def is_missing(self, topic: str) -> bool:
-        """Whether the brokers say so; one that was there is asked for again only after an abort.
+    def missing(self, topics: Collection[str]) -> set[str]:
+        """Which of them do not exist, as the brokers say; one that was there is asked for again only after an abort.
 
         A record to a missing topic would hold its transaction up, until the client no longer expects it to appear; one
         to a topic that was deleted fails the transaction, and no report says which record it was.
         """
-        if topic in self._there:
-            return False
-        try:
-            error = self._producer.list_topics(topic, timeout=_STEP_S).topics[topic].error
-        except KafkaException:  # no answer: the transaction itself will tell
-            return False
-        if error is None:
-            self._there.add(topic)
-        return error is not None and error.code() in TOPIC_MISSING
+        missing: set[str] = set()
+        for topic in topics:
+            if topic in self._there:
+                continue
+            try:
+                error = self._producer.list_topics(topic, timeout=_STEP_S).topics[topic].error
+            except KafkaException:  # no answer, nor to what is left: the transaction itself will tell
+                break
+            if error is None:
+                self._there.add(topic)
+            elif error.code() in TOPIC_MISSING:
+                missing.add(topic)
+        return missing
 
     def begin(self) -> None:
         self._until_done(self._producer.begin_transaction)

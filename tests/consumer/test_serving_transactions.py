@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError
 from consumer.stream.mock_cluster import Api
 from consumer.stream.settings import KafkaSettings
 from consumer.stream.transactions import TransactionalProducer
-from tests.consumer.serving_harness import Harness, Member, harness
+from tests.consumer.serving_harness import REPLIES, Harness, Member, harness
 from tests.consumer.waiting import eventually
 
 
@@ -114,6 +114,15 @@ def test_a_producer_that_is_out_ends_the_process_without_a_commit(made: Harness,
     assert member.stop() == 1
     assert committed(member) <= 0
     assert member.events.count["confirmed"] == 0
+
+
+def test_topics_that_are_missing_are_told_and_an_outage_is_waited_for_once(made: Harness) -> None:
+    producer: TransactionalProducer[None] = TransactionalProducer(exactly(made), lambda _: None, lambda: False)
+    assert producer.missing({REPLIES, "nowhere"}) == {"nowhere"}
+    made.cluster.broker_down()
+    begun = time.monotonic()
+    assert producer.missing([REPLIES, *(f"t{number}" for number in range(20))]) == set()
+    assert time.monotonic() - begun < 10, "not a second for each"
 
 
 def test_an_outage_within_the_limit_loses_nothing(made: Harness) -> None:

@@ -1,6 +1,6 @@
 """What the transactional publisher does with every end that a transaction can take; no broker, injected time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -39,7 +39,7 @@ class FakeProducer:
     calls: list[str] = field(default_factory=list)
     committed: list[tuple[list[Sent], dict[Partition, int]]] = field(default_factory=list)
     on_poll: Any = None
-    missing: set[str] = field(default_factory=set)
+    absent: set[str] = field(default_factory=set)
     _sent: list[Sent] = field(default_factory=list)
     _reports: list[Delivery[Sent]] = field(default_factory=list)
     _offsets: dict[Partition, int] = field(default_factory=dict)
@@ -52,8 +52,8 @@ class FakeProducer:
     def start(self) -> None:
         self._step("start")
 
-    def is_missing(self, topic: str) -> bool:
-        return topic in self.missing
+    def missing(self, topics: Collection[str]) -> set[str]:
+        return self.absent & set(topics)
 
     def begin(self) -> None:
         self._step("begin")
@@ -239,7 +239,7 @@ def test_a_reply_without_a_topic_becomes_a_dead_letter_at_once_and_its_neighbour
 
 
 def test_a_reply_to_a_topic_that_the_brokers_do_not_know_never_enters_a_transaction(made: Made) -> None:
-    made.producer.missing = {"nowhere"}
+    made.producer.absent = {"nowhere"}
     made.publish(made.deliver(0), made.deliver(1, topic="nowhere"), made.deliver(2))
     assert made.producer.calls == ["begin", "offsets", "commit"]
     ((sends, offsets),) = made.producer.committed
@@ -254,7 +254,7 @@ def test_a_topic_that_goes_in_a_transaction_that_fails_with_all_its_records_is_f
     made.producer.failures = {topic: failure("other", "_PURGE_QUEUE") for topic in ("recall.replies", "deleted")}
     made.publish(made.deliver(0), made.deliver(1, topic="deleted"))
     assert made.confirmed == []
-    made.producer.missing = {"deleted"}
+    made.producer.absent = {"deleted"}
     made.rest()
     ((sends, offsets),) = made.producer.committed
     assert [type(each) for each in sends] == [ReplySent, DeadLetterSent]
