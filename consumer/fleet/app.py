@@ -14,7 +14,7 @@ from consumer.fleet.gpus import Gpu
 from consumer.fleet.process import GpuProcess
 from consumer.fleet.status import FleetStatus, MemberStatus
 from consumer.service.http import HttpServer, build_app
-from consumer.service.settings import ServiceSettings, redacted
+from consumer.service.settings import ServiceSettings, changed
 from consumer.version import recallstream_version
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ def serve_fleet(settings: ServiceSettings, gpus: Sequence[Gpu]) -> None:
 
     Raises OSError if the HTTP port is in use.
     """
-    log.info("recallstream %s, settings %s", recallstream_version(), json.dumps(redacted(settings)))
+    log.info("recallstream %s, settings beside the defaults: %s", recallstream_version(), json.dumps(changed(settings)))
     own = {gpu: gpu.settings(settings) for gpu in gpus}
     fleet = Fleet(gpus, lambda gpu: GpuProcess(gpu, own[gpu]), settings.batch.drain_s + settings.batch.close_s)
     with ExitStack() as running:

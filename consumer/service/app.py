@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from catalog_sync.settings import CatalogSettings
 from consumer.service import garbage
 from consumer.service.http import HttpServer, build_app
-from consumer.service.settings import ServiceSettings, redacted
+from consumer.service.settings import ServiceSettings, changed
 from consumer.service.status import ServiceStatus
 from consumer.version import recallstream_version
 from engine.errors import ModelError, RecallstreamError
@@ -65,7 +65,7 @@ def run(settings: ServiceSettings, expose: Expose) -> None:
 
     Raises RecallstreamError or OSError if the start fails.
     """
-    log.info("recallstream %s, settings %s", recallstream_version(), json.dumps(redacted(settings)))
+    log.info("recallstream %s, settings beside the defaults: %s", recallstream_version(), json.dumps(changed(settings)))
     spec = _checked_model(settings)  # takes milliseconds; what follows takes seconds
     status = ServiceStatus(settings)
     status.model = spec.id

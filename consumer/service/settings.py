@@ -198,6 +198,12 @@ def redacted(settings: BaseModel) -> dict[str, Any]:
     return {name: _mask(value, name) for name, value in settings.model_dump(mode="json").items()}
 
 
+def changed(settings: BaseModel) -> dict[str, Any]:
+    """What differs from the defaults, masked like ``redacted``; for a log line."""
+    asked = settings.model_dump(mode="json", exclude_defaults=True)
+    return {name: _mask(value, name) for name, value in asked.items() if value != {}}
+
+
 def _mask(value: Any, name: str = "") -> Any:
     if isinstance(value, dict):
         return {key: _mask(item, key) for key, item in value.items()}

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from pydantic_settings import CliApp, SettingsError
 
 from consumer.cli.commands import describe
-from consumer.service.settings import HttpSettings, LayeredSettings, LogSettings, ServiceSettings, redacted
+from consumer.service.settings import HttpSettings, LayeredSettings, LogSettings, ServiceSettings, changed, redacted
 from engine.settings import EngineSettings
 
 MODEL = "--engine.model=models/a"
@@ -177,6 +177,14 @@ def test_secrets_in_urls_and_in_librdkafka_options_are_masked() -> None:
     assert shown["kafka"]["client_options"]["client.id"] == "me"
     assert not {"hunter2", "hunter3", "p@ss"} & set(str(shown).split("'"))
     assert "p@ss" not in str(shown)
+
+
+def test_the_settings_that_are_logged_are_those_that_differ_from_the_defaults() -> None:
+    settings = load(MODEL, "--kafka.sasl_password=hunter2", "--recall.width=256", "--recall.top_k=7")
+    shown = changed(settings)
+    assert shown["recall"] == {"top_k": 7}
+    assert "batch" not in shown
+    assert "hunter2" not in str(shown)
 
 
 def test_a_bad_secret_is_not_repeated_in_the_message() -> None:
