@@ -203,7 +203,7 @@ class Keeper(Generic[T]):
             entry.base = dict(stored.history.marks)
             self._soil(user, entry)
         else:
-            entry.history, entry.base, entry.whole = stored.history, dict(stored.history.marks), False
+            entry.history, entry.base, entry.whole = stored.history, dict(stored.history.marks), stored.damaged
             again, entry.unsaved, entry.unsaved_since = entry.unsaved, [], None
             self._dirty.pop(user, None)
             self.at_risk -= sum(each.released for each in again)

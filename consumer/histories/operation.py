@@ -73,9 +73,10 @@ class Write(msgspec.Struct, frozen=True, eq=False):
 
 
 class Stored(msgspec.Struct, frozen=True, eq=False):
-    """What the store has of a user: ``head`` is empty if nothing."""
+    """What the store has of a user: ``head`` is empty if nothing, ``damaged``: what is there is to be replaced."""
 
     history: History
     head: bytes
     chunks: int
     count: int
+    damaged: bool = False

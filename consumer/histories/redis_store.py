@@ -66,14 +66,13 @@ class RedisStore:
 
     def _stored(self, fields: dict[bytes, bytes]) -> Stored:
         head = fields.pop(_HEAD, b"")
-        nothing = Stored(History(), head, 0, 0)
-        if not head:
-            return nothing
+        if not head and not fields:
+            return Stored(History(), b"", 0, 0)
         try:
             packed = b"".join(fields[b"%d" % index] for index in range(len(fields)))
             history, count = History.parse(head, packed, self._cap)
         except (KeyError, ValueError):
-            return nothing  # it is written over
+            return Stored(History(), head, 0, 0, damaged=True)
         return Stored(history, head, len(fields), count)
 
 
