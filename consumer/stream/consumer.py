@@ -1,8 +1,6 @@
 """The consumer of requests. One thread makes every call; group events come to its listener from inside ``poll``."""
 
 import logging
-import sys
-import threading
 import time
 from collections.abc import Mapping
 
@@ -21,11 +19,13 @@ from consumer.stream.errors import (
 )
 from consumer.stream.group import GroupSetup, GroupView
 from consumer.stream.health import ClientHealth
+from consumer.stream.leaving import leave_group
 from consumer.stream.listener import ConsumerListener
 from consumer.stream.partition import Partition
 from consumer.stream.records import record_of
+from consumer.stream.resets import OffsetResets
 from consumer.stream.settings import GroupProtocol, KafkaSettings
-from consumer.stream.starts import choose_start, look_up
+from consumer.stream.starts import look_up
 from consumer.wire.dead_letter import SourceRecord
 
 _PROBE_S = 2.0
@@ -41,7 +41,7 @@ class RequestConsumer:
         self._settings = settings
         self._listener = listener
         self._owned: set[Partition] = set()
-        self._resets: dict[Partition, int | None] = {}
+        self._resets = OffsetResets(settings.offset_reset)
         self._paused = False
         self._closed = False
         self._unanswered_commits = 0
@@ -62,6 +62,7 @@ class RequestConsumer:
         consumer = Consumer(
             {
                 **self._settings.consumer(protocol or "classic"),
+                "enable.partition.eof": True,  # says where reading stands behind what is no record
                 "error_cb": self._on_error,
                 "stats_cb": self._health.statistics,
                 "on_commit": self._on_commit,
@@ -184,28 +185,11 @@ class RequestConsumer:
         return None if known < 0 else known
 
     def close(self, budget: float) -> bool:
-        """Leave the group; the listener is asked to give up its partitions first. Safe to call twice.
-
-        False: it takes longer than ``budget`` seconds, for the client waits for the brokers' answer to a commit. It
-        goes on in a thread of its own, which the end of the process does not wait for.
-        """
+        """Leave the group, once. False: it takes longer than ``budget`` seconds and goes on by itself."""
         if self._closed:
             return True
         self._closed = True
-        failures: list[object] = []
-
-        def leave() -> None:
-            try:
-                self._consumer.close()
-            except:  # noqa: E722  a misused client can raise an object that is no BaseException
-                failures.append(sys.exc_info()[1])
-
-        leaving = threading.Thread(target=leave, name="leave", daemon=True)
-        leaving.start()
-        leaving.join(budget)
-        if failures:
-            raise StreamError(f"the group was not left: {failures[0]}")
-        return not leaving.is_alive()
+        return leave_group(self._consumer, budget)
 
     def _follow_group(self) -> None:
         """Join once it is known how."""
@@ -233,7 +217,7 @@ class RequestConsumer:
                 return
             raise StreamError(f"the consumer is out for good: {error.str()}")
         if error.code() == KafkaError._AUTO_OFFSET_RESET and topic is not None and number is not None:
-            self._resets[Partition(topic, number)] = offset
+            self._resets.note(Partition(topic, number), offset)
             return
         if error.code() == KafkaError._PARTITION_EOF:
             if topic is not None and number is not None and offset is not None:
@@ -275,27 +259,14 @@ class RequestConsumer:
     def _forget(self, partitions: list[TopicPartition]) -> list[Partition]:
         gone = [Partition(each.topic, each.partition) for each in partitions]
         self._owned.difference_update(gone)
+        self._resets.forget(gone)
         for partition in gone:
-            self._resets.pop(partition, None)
             self._ends.forget(partition)
         return gone
 
     def _reset_offsets(self) -> None:
-        """A partition whose offset is gone stands still until it is assigned anew; seeking it is refused."""
-        for partition, old in list(self._resets.items()):
-            try:
-                start, skipped = choose_start(self._consumer, partition, old, self._settings.offset_reset)
-            except KafkaException as error:
-                log.warning("%s[%d]: no offset to start at yet: %s", *partition, reason_of(error))
-                return
-            log.warning("%s[%d]: no usable committed offset (%s): starts at %d", *partition, old, start)
-            del self._resets[partition]
+        for partition, start, skipped in self._resets.restart(self._consumer, paused=self._paused):
             self._ends.forget(partition)
-            position = [TopicPartition(*partition, start)]
-            self._consumer.incremental_unassign(position)
-            self._consumer.incremental_assign(position)
-            if self._paused:
-                self._consumer.pause(position)
             self._listener.assigned({partition: start})
             self._listener.offset_reset(partition, skipped)
 
