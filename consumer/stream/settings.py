@@ -20,7 +20,6 @@ _FIXED_CONSUMER: Final[Mapping[str, Option]] = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "auto.offset.reset": "error",
-    "enable.partition.eof": True,
     "allow.auto.create.topics": False,
 }
 _ASSIGNOR: Final[Mapping[str, Option]] = {"partition.assignment.strategy": "cooperative-sticky"}

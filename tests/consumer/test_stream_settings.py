@@ -93,6 +93,11 @@ def test_a_topic_that_kafka_could_not_have_is_refused_at_the_start(setting: str)
         KafkaSettings.model_validate({setting: "no topic"})
 
 
+def test_only_the_consumer_of_requests_asks_to_hear_where_partitions_end() -> None:
+    """Others take the same options and would take what they hear for an error."""
+    assert "enable.partition.eof" not in KafkaSettings().consumer("classic")
+
+
 def test_replies_and_dead_letters_do_not_share_a_topic() -> None:
     with pytest.raises(ValidationError, match=r"recall\.replies is the topic of dead letters"):
         KafkaSettings(dead_letter_topic="recall.replies")
