@@ -39,6 +39,8 @@ class TableError(RecallstreamError):
 
 
 class Engine(Protocol):
+    """What a ``RecallEngine`` is asked."""
+
     def recall(self, requests: Sequence[RecallRequest]) -> list[Answer]: ...
 
 
@@ -127,6 +129,7 @@ def open_input(path: Path) -> pq.ParquetFile:
 
 
 def input_columns(table: pq.ParquetFile) -> list[str]:
+    """Those that are read; others are left alone."""
     return [name for name in table.schema_arrow.names if name in REQUEST_COLUMNS]
 
 

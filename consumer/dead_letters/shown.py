@@ -34,6 +34,7 @@ def letter_row(letter: StoredLetter) -> dict[str, str]:
 
 
 def origin_of(letter: StoredLetter) -> str:
+    """Where the record stood: ``topic[partition]@offset``."""
     origin = letter.origin
     return "unknown" if origin is None else f"{origin.topic}[{origin.partition}]@{origin.offset}"
 

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 
 class Partition(NamedTuple):
+    """One of a topic's; ``number`` counts from 0."""
+
     topic: str
     number: int
 

@@ -15,11 +15,13 @@ SCORES_AT_ONCE = 1 << 22
 
 
 def softmax(x: Array) -> Array:
+    """Over the last axis."""
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     return np.asarray(e / e.sum(axis=-1, keepdims=True))
 
 
 def log_softmax(x: Array) -> Array:
+    """Over the last axis."""
     shifted = x - x.max(axis=-1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
@@ -102,4 +104,5 @@ class Decoder:
 
 @lru_cache(maxsize=4)
 def load_decoder(model_dir: Path) -> Decoder:
+    """The same object for the same directory: the oracle is asked request by request. Raises ``ValueError``."""
     return Decoder(model_dir)

@@ -22,6 +22,7 @@ class Item:
 
 
 def passes(item: Item, tag_filter: TagFilter) -> bool:
+    """Whether the item's own tags are what the filter asks for."""
     has = item.tags.__contains__
     return (
         (not tag_filter.any or any(map(has, tag_filter.any)))

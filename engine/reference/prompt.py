@@ -31,6 +31,8 @@ class Sid:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
+    """``used``: the history after the cap; ``unknown``: items of it that the catalog lacks."""
+
     tokens: tuple[int, ...]
     used: tuple[ItemId, ...]
     truncated: bool
@@ -44,6 +46,7 @@ def newest(history: Sequence[ItemId], cap: int, drop: int) -> Sequence[ItemId]:
 
 
 def build_prompt(sid: Sid, items: Mapping[ItemId, Item], request: RecallRequest) -> Prompt:
+    """The prompt of a request over a catalog's ``items``, by id."""
     if request.tokens is not None:
         return Prompt(tuple(map(int, request.tokens)), (), False, 0)
     history = list(map(_plain, request.history if request.history is not None else ()))
