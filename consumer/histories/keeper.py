@@ -7,11 +7,9 @@ was made from is not done: the store is read again, and what is not in it yet is
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-import msgspec
-
+from consumer.histories.entry import Counts, Entry
 from consumer.histories.history import History, marks_of
 from consumer.histories.items import Cap, pack
 from consumer.histories.operation import Effects, Operation, Stored, Told, UserKey, Write
@@ -33,48 +31,6 @@ _WRITE_BYTES = 4 << 20
 _NEED = "no history is held for this user: send it whole"
 
 
-@dataclass(slots=True)
-class Counts:
-    """Totals since the start. A request finds its history held (``hits``), or it is looked up (``misses``); ``needed``:
-    it was told that there is none.
-    """
-
-    hits: int = 0
-    misses: int = 0
-    loads: int = 0
-    needed: int = 0
-    applied: int = 0
-    duplicates: int = 0
-    evicted: int = 0
-    writes: int = 0
-    conflicts: int = 0
-    forgotten: int = 0
-
-
-class _Entry(msgspec.Struct, Generic[T], eq=False):
-    """``history`` is none until it is read from the store. ``unsaved``: operations that are not in the store yet."""
-
-    partition: Partition
-    epoch: int
-    history: History | None = None
-    parked: list[Operation[T]] = msgspec.field(default_factory=list)
-    unsaved: list[Operation[T]] = msgspec.field(default_factory=list)
-    unsaved_since: float | None = None
-    base: dict[int, int] = msgspec.field(default_factory=dict)
-    """Marks that the store is known to have had."""
-    ours: History | None = None
-    """What was here before the store is read again."""
-    head: bytes = b""
-    chunks: int = 0
-    stored: int = 0
-    whole: bool = False
-    nbytes: int = 0
-
-    @property
-    def idle(self) -> bool:
-        return self.history is not None and self.unsaved_since is None and not self.parked
-
-
 class Keeper(Generic[T]):
     """Not thread-safe. ``cap`` is the model's."""
 
@@ -88,7 +44,7 @@ class Keeper(Generic[T]):
         self._clock = clock
         self._durable = settings.store != "off"
         self._behind = settings.store == "write-behind"
-        self._entries: OrderedDict[UserKey, _Entry[T]] = OrderedDict()
+        self._entries: OrderedDict[UserKey, Entry[T]] = OrderedDict()
         self._epochs: dict[Partition, int] = {}
         self._wanted: dict[UserKey, None] = {}
         self._loading: dict[UserKey, None] = {}
@@ -266,11 +222,11 @@ class Keeper(Generic[T]):
 
     # --- within ---------------------------------------------------------------------------------------------------
 
-    def _entry(self, operation: Operation[T]) -> _Entry[T]:
+    def _entry(self, operation: Operation[T]) -> Entry[T]:
         user, partition, epoch = operation.user, operation.partition, operation.epoch
         entry = self._entries.get(user)
         if entry is None:
-            entry = self._entries[user] = _Entry(partition, epoch)
+            entry = self._entries[user] = Entry(partition, epoch)
             self._weigh(entry)
             self._begin(user, entry)
         else:
@@ -282,13 +238,13 @@ class Keeper(Generic[T]):
         entry.partition, entry.epoch = partition, epoch
         return entry
 
-    def _begin(self, user: UserKey, entry: _Entry[T]) -> None:
+    def _begin(self, user: UserKey, entry: Entry[T]) -> None:
         if self._durable:
             self._read_again(user, entry)
         else:
             entry.history = History()
 
-    def _read_again(self, user: UserKey, entry: _Entry[T]) -> None:
+    def _read_again(self, user: UserKey, entry: Entry[T]) -> None:
         if entry.history is not None:
             entry.ours, entry.history = entry.history, None
         if user in self._loading:
@@ -297,7 +253,7 @@ class Keeper(Generic[T]):
             self._wanted[user] = None
 
     def _apply(
-        self, user: UserKey, entry: _Entry[T], history: History, operation: Operation[T], effects: Effects[T]
+        self, user: UserKey, entry: Entry[T], history: History, operation: Operation[T], effects: Effects[T]
     ) -> None:
         change, number = operation.change, operation.partition.number
         if change is None:
@@ -357,12 +313,12 @@ class Keeper(Generic[T]):
             self.at_risk += 1
             effects.released.append(operation.tag)
 
-    def _soil(self, user: UserKey, entry: _Entry[T]) -> None:
+    def _soil(self, user: UserKey, entry: Entry[T]) -> None:
         if entry.unsaved_since is None:
             entry.unsaved_since = self._clock()
             self._dirty[user] = None
 
-    def _write(self, user: UserKey, entry: _Entry[T], history: History) -> Write:
+    def _write(self, user: UserKey, entry: Entry[T], history: History) -> Write:
         applied = [each for each in entry.unsaved if each.applied]
         anew = any(each.change in ("set", "forget") for each in applied)
         whole = entry.whole or anew or not entry.head or entry.chunks >= MAX_CHUNKS
@@ -376,7 +332,7 @@ class Keeper(Generic[T]):
         head = history.head(stored)
         return Write(user, entry.head, head, whole, index, packed, items is not None, len(entry.unsaved), stored)
 
-    def _weigh(self, entry: _Entry[T]) -> None:
+    def _weigh(self, entry: Entry[T]) -> None:
         nbytes = ENTRY_BYTES + (0 if entry.history is None else entry.history.nbytes)
         self.nbytes += nbytes - entry.nbytes
         entry.nbytes = nbytes
@@ -392,13 +348,13 @@ class Keeper(Generic[T]):
                 self._entries.move_to_end(user)
                 looks -= 1
 
-    def _remove_if_over(self, user: UserKey, entry: _Entry[T]) -> None:
+    def _remove_if_over(self, user: UserKey, entry: Entry[T]) -> None:
         """Its partition is another's, and nothing of it is left to be done."""
         if self._epochs.get(entry.partition) == entry.epoch or entry.unsaved_since is not None or entry.parked:
             return
         self._remove(user, entry)
 
-    def _remove(self, user: UserKey, entry: _Entry[T]) -> None:
+    def _remove(self, user: UserKey, entry: Entry[T]) -> None:
         del self._entries[user]
         self._wanted.pop(user, None)
         self.nbytes -= entry.nbytes

@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
+from consumer.histories.entry import Counts
 from consumer.histories.items import Cap
-from consumer.histories.keeper import Counts, Keeper
+from consumer.histories.keeper import Keeper
 from consumer.histories.operation import Effects
 from consumer.histories.settings import HistorySettings, Store
 from consumer.histories.store import HistoryStore, StoreError
