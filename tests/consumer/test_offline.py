@@ -117,7 +117,7 @@ def test_a_bad_row_gets_its_error_and_its_neighbours_their_items(
     }
     good, without, with_null, greedy = run(columns, model, catalog_file, tmp_path)
     assert (good["user_id"], len(good["items"]), good["error"]) == (1, 3, None)
-    for row, message in ((without, "history"), (with_null, "history"), (greedy, "width 1000000")):
+    for row, message in ((without, "history"), (with_null, "history"), (greedy, "top_k 1000000")):
         assert (row["items"], row["scores"]) == (None, None)
         assert row["error"].startswith("bad_request: ")
         assert message in row["error"]
