@@ -64,6 +64,7 @@ class Transactional:
         self._failing = Outage(settings.brokers_down_limit_s)
         self._pause = 0.0
         self._resume_at = 0.0
+        self._most = self.at_once
         self._awaiting = 0
         self._failures: dict[Sent, Failure] = {}
 
@@ -78,7 +79,7 @@ class Transactional:
         now = self._clock()
         if late := [job.item for job in jobs if not self._turns.answer(job.item.ticket, Answered(job, now))]:
             self._confirmed(late)
-        while self._clock() >= self._resume_at and (run := self._turns.take(self.at_once)):
+        while self._clock() >= self._resume_at and (run := self._turns.take(self._most)):
             self._transact(run)
 
     def abandon(self, budget: float) -> None:
@@ -149,7 +150,7 @@ class Transactional:
             raise TransactionError("partition_moved", "a partition of this transaction is another member's by now")
 
     def _committed(self, run: Run[Answered]) -> None:
-        self._pause = 0.0
+        self._pause, self._most = 0.0, self.at_once
         self._failing.clear()
         self._observer.committed(True)
         now = self._clock()
@@ -177,5 +178,6 @@ class Transactional:
         self._failing.note(now)
         if self._failing.over_limit(now):
             raise StreamError(f"no transaction can be committed: {error}")
+        self._most = max(1, self._most // 2)  # it may have been too much for the time-out
         self._pause = min(max(_FIRST_PAUSE_S, 2 * self._pause), _LONGEST_PAUSE_S)
         self._resume_at = now + self._pause

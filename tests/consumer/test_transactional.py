@@ -313,3 +313,12 @@ def test_more_than_fits_goes_in_several_transactions(made: Made) -> None:
     made.publish(*outcomes)
     assert [len(sends) for sends, _ in made.producer.committed] == [256, 256, 88]
     assert made.confirmed == list(range(600))
+
+
+def test_what_did_not_get_through_is_tried_again_in_smaller_transactions(made: Made) -> None:
+    made.producer.errors["commit"] = [TransactionError("_MSG_TIMED_OUT", "slow") for _ in range(2)]
+    made.publish(*(made.deliver(offset) for offset in range(400)))
+    made.rest()
+    made.rest()
+    assert [len(sends) for sends, _ in made.producer.committed] == [64, 256, 80]
+    assert made.confirmed == list(range(400))
