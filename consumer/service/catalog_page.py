@@ -50,7 +50,8 @@ def _versions(versions: Iterable[Mapping[str, Any]], here: Mapping[str, Any]) ->
         found = [f"label {version['label']}"] if version["label"] else []
         found += ["changes " + " \N{LEFTWARDS ARROW} ".join(version["chain"])] if version["chain"] else []
         found += [f"pinned by {group}" for group in version["pinned_by"]]
-        found += [f"{version['canaries']} canaries"] if version["canaries"] else []
+        canaries = version["canaries"]
+        found += [f"{canaries} {'canary' if canaries == 1 else 'canaries'}"] if canaries else []
         found += ["signed"] if version["signed"] else []
         found += [f"found bad by {', '.join(version['condemned_by'])}"] if version["condemned_by"] else []
         return "; ".join(found)
@@ -86,7 +87,7 @@ def _instances(instances: Iterable[Mapping[str, Any]]) -> str:
             str(each["generation"] or NONE),
             f"{each['staleness_s']:.0f} s",
             f"{each['age_s']:.0f} s",
-            escape("; ".join(filter(None, [each["error"], *_reasons(each["condemned"]), *_reasons(each["kept"])]))),
+            escape("; ".join(troubles(each))),
         )
         for each in instances
     ]
@@ -113,8 +114,13 @@ def _quarantine(fleet: Mapping[str, Any], instance: str, here: Mapping[str, Any]
     return _table("quarantine", ("Version", "Of", "Why"), rows, names=1, words=1)
 
 
-def _reasons(reasons: Mapping[str, str]) -> list[str]:
-    return [f"{version}: {why}" for version, why in reasons.items() if why != "resident"]
+def troubles(instance: Mapping[str, Any]) -> list[str]:
+    """What is wrong with an instance, each thing once: its error is mostly why it condemned a version."""
+    condemned, kept = instance["condemned"], instance["kept"]
+    error = instance["error"]
+    found = [error] if error and not any(error.endswith(why) for why in condemned.values()) else []
+    found += [f"{version}: {why}" for version, why in condemned.items()]
+    return found + [f"{version}: {why}" for version, why in kept.items() if why != "resident"]
 
 
 def _table(name: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, names: int, words: int) -> str:

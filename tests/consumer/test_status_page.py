@@ -78,6 +78,13 @@ class LiveSource:
             },
             "replies": {"ok": 100 * n + n % 7 * 9, "expired": n, "rejected": 0, "error": 2},
             "batch": {"requests": 11.5, "max_requests": 16, "fill": 0.72},
+            "load": {
+                "answers_in_time": 100 * n,
+                "turned_away": {"late": 4, "quota": 0},
+                "degraded": {"beam": 7, "history": 0, "last_reply": 2},
+            },
+            "histories": {"store": "write-behind", "users": 1234, "bytes": 5 << 20, "unsaved": 3, "lag": 0.1}
+            | {"trouble": None, "counts": {"applied": 777, "duplicates": 5, "needed": 6}},
             "latency_ms": {"p50": 20 + n % 5, "p99": 1061 + 3 * (n % 4)},
             "catalog": {
                 "state": "current",
@@ -131,6 +138,13 @@ def test_it_shows_live_values_that_change(page: Page) -> None:
     expect(lag).not_to_have_text(first)
     expect(page.locator("#rate")).not_to_have_text(NO_VALUE)
     expect(page.locator("#partitions tr")).to_have_count(4)
+
+
+def test_it_shows_overload_and_held_histories(page: Page) -> None:
+    expect(page.locator("#replies")).to_contain_text("turned away4 late")
+    expect(page.locator("#replies")).to_contain_text("7 beam, 2 last reply")
+    expect(page.locator("#histories")).to_contain_text("1,234 users, 5 MiB")
+    expect(page.locator("#histories")).to_contain_text("777 applied, 5 came again")
 
 
 def test_it_follows_readiness_and_a_catalog_swap(page: Page, source: LiveSource) -> None:

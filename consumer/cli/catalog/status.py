@@ -77,11 +77,8 @@ def _version(version: dict[str, Any], shown: dict[str, Any]) -> dict[str, str]:
 
 
 def _instance(instance: dict[str, Any]) -> dict[str, str]:
-    error, condemned = instance["error"], instance["condemned"]
-    troubles = (
-        [error] if error and error not in condemned.values() else []
-    )  # mostly it is why the last one is condemned
-    troubles += [f"{version}: {why}" for version, why in condemned.items()]
+    from consumer.service.catalog_page import troubles
+
     return {
         "instance": instance["instance"],
         "model": instance["model"],
@@ -89,7 +86,7 @@ def _instance(instance: dict[str, Any]) -> dict[str, str]:
         "version": (instance["version"] or "none") + (" (pinned)" if instance["pinned"] else ""),
         "generation": str(instance["generation"]),
         "state": instance["state"].replace("_", " "),
-        "error": "; ".join(troubles),
+        "error": "; ".join(troubles(instance)),
         "stale": f"{instance['staleness_s']:.0f} s",
         "age": f"{instance['age_s']:.0f} s",
     }
