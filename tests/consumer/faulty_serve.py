@@ -28,7 +28,7 @@ def lose_the_device_once() -> None:
             raise DeviceError("the GPU fell off the bus")
         return submit(engine, requests)
 
-    RecallEngine.submit = faulty  # type: ignore[method-assign]  # a lost device cannot be had otherwise
+    RecallEngine.submit = faulty  # type: ignore[method-assign, assignment]  # a lost device cannot be had otherwise
 
 
 if __name__ == "__mp_main__":

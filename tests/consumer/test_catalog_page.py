@@ -22,7 +22,7 @@ def version(name: str, standing: str = "", **changes: Any) -> dict[str, Any]:
 
 def instance(name: str, **changes: Any) -> dict[str, Any]:
     known = {"instance": name, "model": "films-1", "group": "g", "version": "v2", "target": "v2", "generation": 7}
-    more = {"state": "current", "error": None, "pinned": False, "condemned": {}, "kept": {}}
+    more: dict[str, Any] = {"state": "current", "error": None, "pinned": False, "condemned": {}, "kept": {}}
     return known | more | {"resident": ["v2"], "resident_bytes": 1, "staleness_s": 0.4, "age_s": 2.0} | changes
 
 
@@ -68,7 +68,7 @@ def test_nothing_from_outside_becomes_markup(source: Source) -> None:
     source.fleet["error"] = evil
     source.here |= {"active": evil, "resident": {evil: 1}, "condemned": {evil: evil}, "state": evil}
     source.here["last_refusal"] = {"version": evil, "reason": evil, "message": evil}
-    assert evil not in catalog_page(source.catalog() | {"instance": evil})
+    assert evil not in catalog_page({**source.catalog(), "instance": evil})
 
 
 def test_a_process_without_a_model_yet_has_a_page() -> None:

@@ -41,7 +41,7 @@ class FakeProcess:
 
     def __init__(self, gpu: Gpu, obeys: bool = True) -> None:
         self.gpu = gpu
-        self.pid = id(self)
+        self.pid: int | None = id(self)
         self.exit_code: int | None = None
         self.obeys = obeys
         self.unready: tuple[str, ...] = ()

@@ -38,7 +38,7 @@ def test_too_few_gpus_are_an_error_and_never_the_cpu() -> None:
         choose(5, ON_CUDA, four)
     for wanted in ("all", 1):
         with pytest.raises(GpuError, match="no CUDA GPU is visible"):
-            choose(wanted, ON_CUDA, none)  # type: ignore[arg-type]  # mypy widens the literal
+            choose(wanted, ON_CUDA, none)
 
 
 def test_the_cpu_runs_as_many_processes_as_are_asked_for() -> None:

@@ -39,6 +39,9 @@ class TwoGpus:
     def unready(self) -> tuple[str, ...]:
         return ("GPU 5: gone",)
 
+    def catalog(self) -> Mapping[str, Any]:
+        return {}
+
     def status(self) -> Mapping[str, Any]:
         return {
             "service": {"version": "0.1.0", "ready": False},

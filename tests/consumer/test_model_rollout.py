@@ -3,12 +3,13 @@
 import dataclasses
 import signal
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from catalog_sync import blob
 from catalog_sync.connection import connect
@@ -49,11 +50,11 @@ def publisher(redis: CatalogSettings) -> Iterator[Publisher]:
         yield Publisher(client, NAMESPACE)
 
 
-def publish(publisher: Publisher, model: TinyModel, items: Sequence[int], *canaries: Canary) -> str:
+def publish(publisher: Publisher, model: TinyModel, items: NDArray[np.int64], *canaries: Canary) -> str:
     """The items of one moment in a model's SIDs."""
     random = np.random.default_rng(5)
     sids = np.stack([random.integers(0, size, len(items)) for size in model.sizes], axis=1).astype(np.int32)
-    catalog = build_catalog(version="", model=model.name, sizes=model.sizes, ids=np.array(items), sids=sids)
+    catalog = build_catalog(version="", model=model.name, sizes=model.sizes, ids=items, sids=sids)
     data = blob.encode(catalog)
     manifest = Manifest.of(dataclasses.replace(catalog, version=blob.version_of(data)), data)
     return publisher.publish(msgspec.structs.replace(manifest, canaries=canaries), data).version

@@ -47,7 +47,8 @@ def _brought_by(delta: str) -> tuple[str, ...]:
 
 def _before(item: Item, other: Item, place: str) -> Item:
     """What the base has: all of it recallable; a changed item with another SID and no tags."""
-    return replace(item, recallable=True, **({"sid": other.sid, "tags": frozenset()} if place == "changed" else {}))
+    before = replace(item, recallable=True)
+    return replace(before, sid=other.sid, tags=frozenset()) if place == "changed" else before
 
 
 def _apply(engine: RecallEngine, base: Catalog, parent: str, upserts: Sequence[Item], withdrawn: Sequence[Item]) -> str:

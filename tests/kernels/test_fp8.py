@@ -39,14 +39,16 @@ def rows_of(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
 @KERNELS
 @EVERYWHERE
 @pytest.mark.parametrize("shape", [(5, 72), (2, 16), (3, 2049)])
-def test_each_row_is_rounded_to_float8_by_its_own_scale(kind, device, dtype, shape):
+def test_each_row_is_rounded_to_float8_by_its_own_scale(
+    kind: str, device: str, dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
     x = rows_of(*shape, dtype=dtype)
     assert_quantised(QUANTISE[kind].quantise(x.to(device)), x.double())
 
 
 @KERNELS
 @EVERYWHERE
-def test_what_float8_has_exactly_stays_exact(kind, device, dtype):
+def test_what_float8_has_exactly_stays_exact(kind: str, device: str, dtype: torch.dtype) -> None:
     x = torch.tensor([[448.0, -416.0, 0.5, 2.0**-9, -(2.0**-6), 17.0 - 1.0, 0.0, -448.0]])
     found = QUANTISE[kind].quantise(x.to(device, dtype))
     assert found.scale.tolist() == [1.0]
@@ -57,7 +59,9 @@ def test_what_float8_has_exactly_stays_exact(kind, device, dtype):
 @EVERYWHERE
 @pytest.mark.parametrize("shape", [(4, 72), (2, 16), (3, 520)])
 @pytest.mark.parametrize("residual", [False, True])
-def test_rms_norm_quantises_what_it_normed(kind, device, dtype, shape, residual):
+def test_rms_norm_quantises_what_it_normed(
+    kind: str, device: str, dtype: torch.dtype, shape: tuple[int, ...], residual: bool
+) -> None:
     random = torch.Generator().manual_seed(1)
     x, delta = (torch.randn(shape, generator=random).to(dtype) for _ in range(2))
     weight = torch.randn(shape[-1], generator=random).to(dtype)
@@ -73,7 +77,9 @@ def test_rms_norm_quantises_what_it_normed(kind, device, dtype, shape, residual)
 @KERNELS
 @EVERYWHERE
 @pytest.mark.parametrize("shape", [(4, 72), (2, 16)])
-def test_rms_norm_applies_the_scales_of_a_product_before_it_adds(kind, device, dtype, shape):
+def test_rms_norm_applies_the_scales_of_a_product_before_it_adds(
+    kind: str, device: str, dtype: torch.dtype, shape: tuple[int, int]
+) -> None:
     random = torch.Generator().manual_seed(1)
     product = scaled_product(*shape, dtype, device)
     residual, weight = (torch.randn(size, generator=random).to(dtype) for size in (shape, shape[-1:]))
@@ -92,10 +98,13 @@ def test_rms_norm_applies_the_scales_of_a_product_before_it_adds(kind, device, d
 @EVERYWHERE
 @pytest.mark.parametrize(("rows", "size"), [(3, 50), (2, 2500)])
 @pytest.mark.parametrize("scaled", [False, True])
-def test_silu_mul_scales_gates_and_quantises(kind, device, dtype, rows, size, scaled):
+def test_silu_mul_scales_gates_and_quantises(
+    kind: str, device: str, dtype: torch.dtype, rows: int, size: int, scaled: bool
+) -> None:
     product = scaled_product(rows, 2 * size, dtype, device)
-    given = product if scaled else (product.values / 1e3)
-    gate, up = (exact(product) if scaled else given.cpu().double()).chunk(2, dim=1)
+    plain = product.values / 1e3
+    given = product if scaled else plain
+    gate, up = (exact(product) if scaled else plain.cpu().double()).chunk(2, dim=1)
     expected = gate * gate.sigmoid() * up
     assert error(SILU_MUL[kind].silu_mul(given), expected) < tolerance(dtype)
     assert_quantised(SILU_MUL[kind].silu_mul_fp8(given), expected)
@@ -104,7 +113,9 @@ def test_silu_mul_scales_gates_and_quantises(kind, device, dtype, rows, size, sc
 @KERNELS
 @EVERYWHERE
 @pytest.mark.parametrize("norm", [False, True])
-def test_queries_keys_and_values_are_scaled_before_norm_and_rotation(kind, device, dtype, norm):
+def test_queries_keys_and_values_are_scaled_before_norm_and_rotation(
+    kind: str, device: str, dtype: torch.dtype, norm: bool
+) -> None:
     """A scaled product gives what the same numbers without scales give in float32."""
     heads, kv_heads, dim, tokens = 6, 2, 16, 5
     random = torch.Generator().manual_seed(3)
@@ -131,7 +142,9 @@ def test_queries_keys_and_values_are_scaled_before_norm_and_rotation(kind, devic
 @pytest.mark.parametrize(("device", "dtype"), [INTERPRETER, CUDA_BFLOAT16])
 @pytest.mark.parametrize(("rows", "out", "inputs"), [(1, 16, 32), (3, 48, 64), (17, 256, 512), (256, 1024, 2048)])
 @pytest.mark.parametrize("bias", [False, True])
-def test_both_forms_of_a_product_multiply_what_was_quantised(device, dtype, rows, out, inputs, bias):
+def test_both_forms_of_a_product_multiply_what_was_quantised(
+    device: str, dtype: torch.dtype, rows: int, out: int, inputs: int, bias: bool
+) -> None:
     random = torch.Generator().manual_seed(5)
     x, weight = (quantise.quantise(torch.randn(size, inputs, generator=random)) for size in (rows, out))
     added = torch.randn(out, generator=random).to(dtype) if bias else None
