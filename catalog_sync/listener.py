@@ -9,8 +9,8 @@ from typing import Literal
 import redis
 from redis.client import PubSub
 
+from catalog_sync.backoff import Backoff
 from catalog_sync.connection import subscribe
-from catalog_sync.state import Backoff
 
 _UNANSWERED_PINGS = 2
 

@@ -12,7 +12,7 @@ from threading import Lock
 from types import FrameType
 from typing import Any, Protocol
 
-from catalog_sync.state import Backoff
+from catalog_sync.backoff import Backoff
 from consumer.fleet.channel import Channel, Question, ask
 from consumer.fleet.gpus import Gpu
 

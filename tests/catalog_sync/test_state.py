@@ -2,8 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from catalog_sync.backoff import Backoff
 from catalog_sync.layout import Pointer
-from catalog_sync.state import RETRY_CAP_SECONDS, Backoff, WatchState
+from catalog_sync.state import RETRY_CAP_SECONDS, WatchState
 from engine.errors import CatalogError
 
 POLL = 10.0

@@ -127,3 +127,8 @@ def test_a_port_in_use_ends_the_start(model: Path, capsys: pytest.CaptureFixture
         port = taken.getsockname()[1]
         assert main(["serve", f"--engine.model={model}", f"--http.port={port}"]) == 1
     assert f"http.port {port}: Address already in use" in error_line(capsys)
+
+
+def test_the_parent_of_several_gpus_loads_no_torch() -> None:
+    check = "import sys, consumer.cli.main, consumer.fleet.app, consumer.fleet.gpus; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], timeout=60).returncode == 0

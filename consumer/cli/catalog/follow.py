@@ -82,7 +82,7 @@ def _published(feed: "ChangeFeed", changes: "Sequence[ChangeRecord]", stop: "Eve
 
     import redis
 
-    from catalog_sync.state import Backoff
+    from catalog_sync.backoff import Backoff
 
     backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, 0.2, random.random)
     while True:
