@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from catalog_sync import blob, deltas, renewal
+from catalog_sync import blob, deltas
+from catalog_sync.changes import make_delta
 from catalog_sync.deltas import DeltaPublisher
 from catalog_sync.embedded import EmbeddedRedis
 from catalog_sync.fetch import Link, decode_as, fetch_blob, fetch_chain
@@ -66,7 +67,7 @@ def served(fleet: Fleet) -> dict[int, tuple[int, bool]]:
         every = np.arange(held.items)
         live = np.diff(held.live_counts().numpy()).astype(bool).tolist()
         codes = held.codes_of(every)[:, 0].tolist()
-        return dict(zip(list(held.ids_of(every)), zip(codes, live, strict=True), strict=True))  # type: ignore[arg-type]
+        return dict(zip(map(int, held.ids_of(every)), zip(codes, live, strict=True), strict=True))
 
 
 def test_a_watching_instance_makes_every_delta_of_its_resident_parent(fleet: Fleet) -> None:
@@ -133,7 +134,7 @@ def test_a_version_to_which_deltas_brought_much_is_built_on_a_full_form_beside_t
     monkeypatch.setattr("catalog_sync.renewal.OVERLAY_LIMIT", 0)
     monkeypatch.setattr("catalog_sync.renewal.PAUSE_SECONDS", 0)
     fetching, go_on = Event(), Event()
-    slow = renewal.fetch_blob
+    slow = fetch_blob
 
     def fetch_slowly(*args: Any) -> memoryview:
         fetching.set()
@@ -230,7 +231,7 @@ def test_a_delta_whose_bytes_name_another_parent_than_its_manifest_is_refused(fl
     with fleet.watcher() as watcher:
         until_active(fleet, second)
         head = publisher_of(fleet).head(MODEL)
-        delta, data = deltas.make_delta(fleet.publisher.manifest(first.version), catalog(item(3)), [])
+        delta, data = make_delta(fleet.publisher.manifest(first.version), catalog(item(3)), [])
         fleet.publisher.publish(Manifest.of_delta(replace(delta, parent=second.version), data, head.manifest,
                                                   head.pointer.manifest), data)  # fmt: skip
         until_state(watcher, "refused", "manifest")

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -178,7 +179,7 @@ def test_the_guard_quarantines_and_moves_the_pointer_and_every_instance_follows(
 
 def test_an_instance_refuses_what_the_fleet_quarantined(fleet: Fleet, quarantine: FleetQuarantine) -> None:
     good, bad = fleet.publish(range(5)), fleet.publish(range(6))
-    raw = fleet.redis.hgetall(fleet.keys.current(MODEL))
+    raw: dict[Any, Any] = fleet.redis.hgetall(fleet.keys.current(MODEL))
     quarantine.condemn(bad.version, "operator", "films without titles", "ann")
     with fleet.watcher() as watcher:
         eventually(lambda: fleet.store.active == good.version)

@@ -51,7 +51,7 @@ def refusal(serving: tuple[Fleet, Watcher], manifest: bytes, data: bytes, name: 
     fleet.redis.set(fleet.keys.manifest(name), manifest)
     seen = sum(watcher.snapshot().refused.values())
     generation = int(fleet.redis.hget(fleet.keys.current(MODEL), "generation") or 0) + 1
-    pointer = {"version": name, "generation": generation, "manifest": digest or sha256(manifest)}
+    pointer: dict[Any, Any] = {"version": name, "generation": generation, "manifest": digest or sha256(manifest)}
     active = fleet.store.active
     fleet.redis.hset(fleet.keys.current(MODEL), mapping=pointer)
     fleet.redis.publish(fleet.keys.notify, generation)
@@ -145,7 +145,7 @@ def header_of(data: bytes) -> tuple[dict[str, Any], int]:
 def with_header(change: Callable[[dict[str, Any]], object]) -> bytes:
     header, begin = header_of(GOOD)
     change(header)
-    packed = msgpack.packb(header)
+    packed: bytes = msgpack.packb(header)
     start = PREFIX.pack(blob.MAGIC, blob.FORMAT, len(packed)) + packed
     return start.ljust(-(-len(start) // 64) * 64, b"\0") + GOOD[begin:]
 

@@ -1,6 +1,7 @@
 """What a group pins is what its instances serve and keep."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -154,7 +155,7 @@ def test_a_version_deleted_while_it_is_pinned_is_not_pinned(
     version = fleet.publish(range(5)).version
     set_ = fleet.redis.set
 
-    def prune_first(key: str, *args: object) -> object:
+    def prune_first(key: str, *args: Any) -> object:
         fleet.redis.delete(fleet.keys.manifest(version))
         return set_(key, *args)
 

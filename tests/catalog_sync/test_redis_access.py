@@ -90,7 +90,7 @@ def test_an_instance_may_do_nothing_else(fleet: Fleet, command: tuple[str, ...])
     names = {"{ns}": f"{{{fleet.namespace}}}", "{me}": fleet.settings.instance}
     words = [word.replace("{ns}", names["{ns}"]).replace("{me}", names["{me}"]) for word in command]
     with as_user(fleet, "consumer") as client, pytest.raises(redis.exceptions.NoPermissionError):
-        client.execute_command(*words)  # type: ignore[no-untyped-call]  # redis-py's
+        client.execute_command(*words)
 
 
 def test_a_publisher_needs_no_more_than_the_documented_rights(fleet: Fleet) -> None:
@@ -109,7 +109,7 @@ def test_a_publisher_needs_no_more_than_the_documented_rights(fleet: Fleet) -> N
         assert deltas.rebase(changed.version).full_of == changed.version
         for refused in (("FLUSHALL",), ("GET", "elsewhere"), ("KEYS", "*"), ("CONFIG", "GET", "*")):
             with pytest.raises(redis.exceptions.NoPermissionError):
-                client.execute_command(*refused)  # type: ignore[no-untyped-call]  # redis-py's
+                client.execute_command(*refused)
 
 
 @pytest.fixture(scope="module")

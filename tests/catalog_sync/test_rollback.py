@@ -9,7 +9,7 @@ import pytest
 from catalog_sync.deltas import DeltaPublisher
 from catalog_sync.embedded import EmbeddedRedis
 from catalog_sync.fleet_quarantine import FleetQuarantine
-from catalog_sync.layout import Ack, Pointer
+from catalog_sync.layout import Pointer
 from catalog_sync.pins import Pins
 from catalog_sync.watcher import Watcher
 from engine.catalog.resident import ResidentCatalog
@@ -53,7 +53,8 @@ def test_empty_answers_of_a_new_version_bring_the_one_before_back(fleet: Fleet) 
         assert fleet.store.resident() == (first.version,)
         snapshot = watcher.snapshot()
         assert (snapshot.state, snapshot.reason, snapshot.rolled_back) == ("rolled_back", "empty_rate", 1)
-        ack: Ack = eventually(lambda: (found := ack_of(fleet)) and found.condemned and found)
+        eventually(lambda: ack_of(fleet).condemned)
+        ack = ack_of(fleet)
         assert (ack.version, ack.target, ack.state) == (first.version, second.version, "rolled_back")
         assert ack.condemned[second.version].startswith("empty_rate: 100.0% of 20 answers had no items")
         assert watcher.snapshot().state == "rolled_back"  # and stays, though the pointer names the bad one
