@@ -86,6 +86,7 @@ def test_a_chain_that_has_grown_is_written_out_in_full_by_another_process(publis
         (["delta", "--withdraw", "x"], 1, "int64"),
         (["delta", "--withdraw", "1", "--model", "n"], 1, "'n' has no current version"),
         (["delta", "--withdraw", "1,1"], 1, "item id 1"),
+        (["delta", "--withdraw", "x" * 300], 1, "is no int64"),
         (["delta", "--add", "absent.jsonl"], 1, "absent.jsonl"),
         (["delta", "--add", "bad.jsonl"], 1, "bad.jsonl: line 2: sid has 1 codes"),
         (["delta", "--add", "field.jsonl"], 1, "no field 'color'"),

@@ -59,9 +59,16 @@ class DeltaCommand(OnRedis):
     def _withdrawn(self, parent: "Manifest") -> Sequence["Ids"]:
         from catalog_sync.changes import load_ids, parse_ids
 
-        files = [Path(word) for word in self.withdraw if Path(word).is_file()]
-        words = [word for word in self.withdraw if not Path(word).is_file()]
+        files = [Path(word) for word in self.withdraw if _is_file(word)]
+        words = [word for word in self.withdraw if not _is_file(word)]
         return [*map(load_ids, files), *([parse_ids(words, parent)] if words else [])]
+
+
+def _is_file(word: str) -> bool:
+    try:
+        return Path(word).is_file()
+    except OSError:  # an id can be longer than a file's name
+        return False
 
 
 class Rebase(OnRedis):
