@@ -145,7 +145,9 @@ class Metrics:
         self.group_config_refused = self._gauge(
             "group_config_refused", "1 where the brokers keep other times for the group than the settings ask for."
         )
-        self.commits = self._counter("commits_total", "Offset commits, or transactions, by result.", result=("ok", "failed"))
+        self.commits = self._counter(
+            "commits_total", "Offset commits, or transactions, by result.", result=("ok", "failed")
+        )
         self.skipped = self._counter(
             "offset_reset_skipped_total", "Records passed over because a committed offset was missing or gone."
         )
@@ -195,8 +197,8 @@ class Metrics:
         )
         self.history_requests = self._counter(
             "history_requests_total",
-            "Requests that bring no whole history: theirs was held in the process, or was looked up; none counts those of them "
-            "that were told that there is none.",
+            "Requests that bring no whole history: theirs was held in the process, or was looked up; none counts those "
+            "of them that were told that there is none.",
             found=("held", "looked_up", "none"),
         )
         self.history_changes = self._counter(
