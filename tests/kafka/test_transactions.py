@@ -292,7 +292,7 @@ def test_replies_to_topics_that_are_missing_hold_nobody_up(made: RealHarness) ->
         made.flush()
         ids.add(f"r{number}")
         # The client waits two seconds for a topic to appear, in a transaction all others would wait too.
-        eventually(lambda: set(answers(made)) == ids, 1.8)  # noqa: B023  called at once
+        eventually(lambda: set(answers(made)) == ids, 1.8)
     letters = made.dead_letters.wait(5)
     assert {letter.headers["dlq.error.class"] for letter in letters} == {b"reply_topic_unknown"}
     assert member.events.count["commit_failed"] == 0
