@@ -3,11 +3,13 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from catalog_sync.backoff import Backoff, varied
-from catalog_sync.layout import Pointer
 from engine.errors import CatalogError
+
+if TYPE_CHECKING:
+    from catalog_sync.layout import Pointer
 
 State = Literal[
     "starting",
@@ -61,7 +63,7 @@ class WatcherSnapshot:
 class _Target:
     """The pointer's latest value and what became of it. ``retry_at``: when a transient refusal is tried again."""
 
-    pointer: Pointer
+    pointer: "Pointer"
     backoff: Backoff
     outcome: Literal["open", "active", "refused"] = "open"
     refusal: CatalogError | None = None
@@ -105,7 +107,7 @@ class WatchState:
         return Backoff(self.retry_seconds, cap, self.jitter, self.random)
 
     @property
-    def target(self) -> Pointer | None:
+    def target(self) -> "Pointer | None":
         return self._target.pointer if self._target else None
 
     def wait(self, now: float) -> float:
@@ -129,7 +131,7 @@ class WatchState:
         """A subscription began; what was announced before it is lost: read the pointer now."""
         self._due = now
 
-    def pointer_read(self, pointer: Pointer | None, now: float) -> Pointer | None:
+    def pointer_read(self, pointer: "Pointer | None", now: float) -> "Pointer | None":
         """The pointer was read; returns it if it should be acted upon, for ``activate`` or ``refuse`` to follow."""
         self.polls += 1
         self._backoff.reset()
@@ -197,5 +199,5 @@ class WatchState:
         self.reason, self.error = (error.reason, error.message) if error else (None, None)
 
 
-def _key(pointer: Pointer) -> tuple[int, str]:
+def _key(pointer: "Pointer") -> tuple[int, str]:
     return pointer.generation, pointer.manifest

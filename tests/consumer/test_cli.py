@@ -130,5 +130,6 @@ def test_a_port_in_use_ends_the_start(model: Path, capsys: pytest.CaptureFixture
 
 
 def test_the_parent_of_several_gpus_loads_no_torch() -> None:
-    check = "import sys, consumer.cli.main, consumer.fleet.app, consumer.fleet.gpus; sys.exit('torch' in sys.modules)"
+    modules = "consumer.cli.serve, consumer.service.app, consumer.fleet.app, consumer.fleet.gpus, engine.model.spec"
+    check = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], timeout=60).returncode == 0
