@@ -28,6 +28,7 @@ OF_TRANSACTION: Final = frozenset(
 _STEP_S: Final = 1.0
 """The client waits so long at most, then asks whether to go on."""
 _PAUSE_S: Final = 0.02
+_APPEARS_S: Final = 2.0
 
 T = TypeVar("T")
 
@@ -60,6 +61,7 @@ class TransactionalProducer(ReplyProducer[T]):
         self._outage = Outage(settings.brokers_down_limit_s)
         self._begun = False
         self._there: set[str] = set()
+        self._expected = {settings.reply_topic, settings.dead_letter_topic}
 
     @staticmethod
     def _options(settings: KafkaSettings) -> ClientOptions:
@@ -80,14 +82,23 @@ class TransactionalProducer(ReplyProducer[T]):
             if topic in self._there:
                 continue
             try:
-                error = self._producer.list_topics(topic, timeout=_STEP_S).topics[topic].error
+                absent = self._is_absent(topic)
             except KafkaException:  # no answer, nor to what is left: the transaction itself will tell
                 break
-            if error is None:
-                self._there.add(topic)
-            elif error.code() in TOPIC_MISSING:
-                missing.add(topic)
+            (missing if absent else self._there).add(topic)
+        self._expected = (self._expected | self._there) - missing
         return missing
+
+    def _is_absent(self, topic: str) -> bool:
+        """Whether it is not there: at once, but where it is expected for some time, as a broker may just have begun."""
+        end = self._clock() + (_APPEARS_S if topic in self._expected else 0.0)
+        while True:
+            error = self._producer.list_topics(topic, timeout=_STEP_S).topics[topic].error
+            if error is None or error.code() not in TOPIC_MISSING:
+                return False
+            if self._clock() >= end or self._give_up():
+                return True
+            self._serve(lambda: self._producer.poll(_PAUSE_S))
 
     def begin(self) -> None:
         self._until_done(self._producer.begin_transaction)

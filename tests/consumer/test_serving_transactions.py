@@ -125,6 +125,25 @@ def test_topics_that_are_missing_are_told_and_an_outage_is_waited_for_once(made:
     assert time.monotonic() - begun < 10, "not a second for each"
 
 
+def test_a_topic_that_is_expected_is_given_time_to_appear_and_one_that_a_request_names_is_not(made: Harness) -> None:
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += 0.5  # a look takes so long
+        return now
+
+    settings = exactly(made, reply_topic="soon")
+    producer: TransactionalProducer[None] = TransactionalProducer(settings, lambda _: None, lambda: False, clock)
+    assert producer.missing({"nowhere"}) == {"nowhere"}
+    assert now == 1.0
+    assert producer.missing({"soon"}) == {"soon"}
+    assert now >= 3.0
+    waited = now
+    assert producer.missing({"soon"}) == {"soon"}
+    assert now == waited + 1.0, "not expected any more"
+
+
 def test_an_outage_within_the_limit_loses_nothing(made: Harness) -> None:
     member = made.member(kafka=exactly(made))
     ask(made, 1)
