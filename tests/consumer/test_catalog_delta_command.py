@@ -5,17 +5,22 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
+from typing import cast
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from catalog_sync.change_feed import ChangeFeed, FeedResult
 from catalog_sync.connection import connect
 from catalog_sync.embedded import EmbeddedRedis
 from catalog_sync.layout import Manifest
 from catalog_sync.publisher import Publisher
 from catalog_sync.settings import CatalogSettings
+from consumer.cli.catalog import follow
 from consumer.cli.main import main
 from consumer.stream.mock_cluster import MockCluster
+from engine.errors import CatalogError
 from tests.consumer.waiting import eventually
 
 Say = pytest.CaptureFixture[str]
@@ -165,3 +170,29 @@ def test_changes_of_a_topic_become_versions_and_their_offsets_are_committed_afte
             process.send_signal(signal.SIGTERM)
             assert process.wait(20) == 0
         assert (current(publisher).items, current(publisher).withdrawn) == (0, 1)
+
+
+def test_a_publish_that_others_were_faster_than_is_tried_again_and_a_fault_that_stays_ends_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: Say
+) -> None:
+    monkeypatch.setattr(follow, "_FIRST_PAUSE_S", 0.001)
+    faults = [CatalogError("conflict", "moved meanwhile"), CatalogError("verify", "missing")]
+
+    class Feed:
+        def publish(self, _: object) -> FeedResult:
+            if faults:
+                raise faults.pop(0)
+            return FeedResult("v")
+
+    result = follow.published(cast(ChangeFeed, Feed()), [], Event())
+    assert result is not None
+    assert result.version == "v"
+    said = capsys.readouterr().out.splitlines()
+    assert [line.rpartition(": ")[2] for line in said] == ["moved meanwhile", "missing"]
+
+    class Stuck:
+        def publish(self, _: object) -> FeedResult:
+            raise CatalogError("chain", "256 deltas")
+
+    with pytest.raises(CatalogError, match="256 deltas"):
+        follow.published(cast(ChangeFeed, Stuck()), [], Event())

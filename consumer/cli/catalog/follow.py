@@ -11,6 +11,7 @@ from consumer.cli.catalog.models import only_model
 from consumer.cli.catalog.on_redis import OnRedis
 from consumer.cli.catalog.shown import say
 from consumer.stream.settings import KafkaSettings
+from engine.errors import CatalogError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from catalog_sync.change_feed import ChangeFeed, ChangeRecord, FeedResult
     from consumer.wire.dead_letter import SourceRecord
 
+_PASSING = ("conflict", "verify")
+"""Another publisher was faster, again and again; what was uploaded was pruned at the same time."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
 
 
@@ -63,7 +66,7 @@ class Follow(OnRedis):
                 while not stop.is_set():
                     records = changes.read(self.seconds, self.limit, stop)
                     if records:
-                        result = _published(feed, [_change(record) for record in records], stop)
+                        result = published(feed, [_change(record) for record in records], stop)
                         if result is None:
                             break
                         changes.commit()
@@ -76,7 +79,7 @@ class Follow(OnRedis):
                 signal.signal(each, handler)
 
 
-def _published(feed: "ChangeFeed", changes: "Sequence[ChangeRecord]", stop: "Event") -> "FeedResult | None":
+def published(feed: "ChangeFeed", changes: "Sequence[ChangeRecord]", stop: "Event") -> "FeedResult | None":
     """Tries until Redis takes it; none if it is to stop before that."""
     import random
 
@@ -89,10 +92,15 @@ def _published(feed: "ChangeFeed", changes: "Sequence[ChangeRecord]", stop: "Eve
         try:
             return feed.publish(changes)
         except redis.RedisError as error:
-            pause = backoff.pause()
-            say(f"not published, tried again in {pause:.1f} s: Redis: {error}")
-            if stop.wait(pause):
-                return None
+            why = f"Redis: {error}"
+        except CatalogError as error:
+            if error.reason not in _PASSING:
+                raise
+            why = error.message
+        pause = backoff.pause()
+        say(f"not published, tried again in {pause:.1f} s: {why}")
+        if stop.wait(pause):
+            return None
 
 
 def _change(record: "SourceRecord") -> "ChangeRecord":
