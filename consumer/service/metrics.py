@@ -197,7 +197,7 @@ class Metrics:
         )
         self.history_requests = self._counter(
             "history_requests_total",
-            "Requests that bring no whole history: theirs was held in the process, or was looked up, or there was none.",
+            "Requests that bring no whole history: theirs was held in the process, was looked up, or there was none.",
             found=("held", "looked_up", "none"),
         )
         self.history_changes = self._counter(
