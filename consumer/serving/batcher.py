@@ -25,28 +25,37 @@ _LOOKS = 32
 
 @dataclass(frozen=True, slots=True)
 class Run(Generic[T]):
-    """One request of a batch as it goes to the engine, and whom its answer serves."""
+    """One request of a batch as it goes to the engine, and whom its answer serves: the newest, which it is, last."""
 
     items: tuple[T, ...]
     request: RecallRequest
+    work: Work
     given_up: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[T]):
-    """Requests that go to the engine together, the most urgent first. ``seconds``: expected, in the engine."""
+    """Requests that go to the engine together, the most urgent first.
+
+    ``seconds``: expected, in the engine; ``foreseen``: the same where enough was measured to rely on it, else 0.
+    """
 
     runs: tuple[Run[T], ...]
     tokens: int
     reason: CloseReason
     mode: Score
-    work: Work
     seconds: float
+    foreseen: float
 
     @property
     def items(self) -> tuple[T, ...]:
         """All that it answers."""
         return tuple(item for run in self.runs for item in run.items)
+
+    @property
+    def work(self) -> Work:
+        """What it asks of the engine."""
+        return sum([run.work for run in self.runs], NO_WORK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +175,14 @@ class Batcher(Generic[T]):
         start, due, last = max(now, self.busy_until), self._due_at(now), self._ladder.last
         if self._all_in_time(start, now):
             return 0, []
+        heads = self._heads()
         for step in range(first_step, last):
-            if in_time(self._order, start, self._parts(step), due):
+            if in_time(heads, start, self._parts(step), due):
                 return step, []
         if not self._load.turn_away:
             return last, []
-        lost = losers(self._order, start, self._parts(last), due, self._load.shares)
-        if self.busy_until <= now and len(lost) == len(self._queue):  # an idle engine tries
+        lost = losers(heads, start, self._parts(last), due, self._load.shares)
+        if self.busy_until <= now and len(lost) == len(heads):  # an idle engine tries
             lost.remove(min(lost, key=lambda each: each.waiting.rank))
         return last, lost
 
@@ -189,19 +199,20 @@ class Batcher(Generic[T]):
         )
         return start + seconds <= tightest - self._load.headroom * self._longest - self._grain(now)
 
-    def _parts(self, step: int) -> Callable[[Waiting[T]], float]:
-        """Seconds of a request at this step; of those that share a run the first counts."""
+    def _heads(self) -> list[Waiting[T]]:
+        """What waits, in its order; of those that share a run only the first, with which the others are done."""
+        heads: list[Waiting[T]] = []
         seen: set[Hashable] = set()
-
-        def seconds(waiting: Waiting[T]) -> float:
+        for waiting in self._order:
             key = waiting.item.run_key
-            if key is not None:
-                if key in seen:
-                    return 0.0
+            if key is None or key not in seen:
+                heads.append(waiting)
                 seen.add(key)
-            return self._pace.part(waiting.mode, waiting.variant(step))
+        return heads
 
-        return seconds
+    def _parts(self, step: int) -> Callable[[Waiting[T]], float]:
+        """Seconds of a request at this step."""
+        return lambda waiting: self._pace.part(waiting.mode, waiting.variant(step))
 
     def _due_at(self, now: float) -> Callable[[Waiting[T]], float]:
         headroom, grain = self._load.headroom, self._grain(now)
@@ -228,12 +239,14 @@ class Batcher(Generic[T]):
             served = self._served_with(waiting)
             if len(served) > 1:
                 variant = self._shared(served, variant)
-            runs.append(Run(tuple(each.item for each in served), variant.request, variant.given_up))
+            items = tuple(each.item for each in served)
+            runs.append(Run(items, variant.request, variant.work, variant.given_up))
             self._remove([each.key for each in served])
         mode = draft.chosen[0][0].mode
-        seconds = self._costs.predict(mode, draft.work)
+        work = sum([run.work for run in runs], NO_WORK)
+        seconds = self._costs.predict(mode, work)
         self._typical += _SMOOTHING * (seconds - self._typical)
-        return Batch(tuple(runs), draft.tokens, reason, mode, draft.work, seconds)
+        return Batch(tuple(runs), draft.tokens, reason, mode, seconds, self._pace.batch(mode, work))
 
     def _served_with(self, waiting: Waiting[T]) -> list[Waiting[T]]:
         """Those that the answer to the newest of this run serves, oldest first."""

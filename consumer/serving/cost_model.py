@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import msgspec
@@ -151,7 +152,7 @@ class _Line:
     def observe(self, work: Work, seconds: float) -> None:
         parts = self.prior.seconds * np.array([1.0, *msgspec.structs.astuple(work)])
         expected = float(parts.sum())
-        if expected <= 0 or seconds <= 0:
+        if not (0 < expected < inf and 0 < seconds < inf):
             return
         wrong = abs(self.predict(work) - seconds) / seconds
         if self.count:

@@ -2,12 +2,14 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from consumer.serving.batch_queue import BatchQueue
 from consumer.serving.batcher import Batch, Run
 from consumer.serving.coalesce import cut
+from consumer.serving.cost_model import NO_WORK
 from consumer.serving.errands import Errand
+from consumer.serving.forgotten import Forgotten
 from consumer.serving.in_flight import InFlight, Outcome
 from consumer.serving.observer import ServingObserver
 from consumer.serving.recaller import Answer, Attempt, Recaller
@@ -30,10 +32,13 @@ def ignore(_requests: Sequence[RecallRequest], _answers: Sequence[Answer]) -> No
 
 @dataclass(frozen=True, slots=True)
 class _Running:
+    """``expected``: seconds; ``foreseen``: the same as far as it may be relied on."""
+
     work: Batch[InFlight] | Errand
     attempt: Attempt
     started: float
     expected: float
+    foreseen: float
 
 
 class DeviceLoop:
@@ -56,6 +61,7 @@ class DeviceLoop:
         self._observer = observer
         self._clock = clock
         self._in_engine: deque[_Running] = deque()
+        self._forgotten = Forgotten()
         self._idle = True
         self._freed = 0.0
 
@@ -81,20 +87,20 @@ class DeviceLoop:
         started = self._clock()
         if isinstance(work, Errand):
             if work.forget is not None:
-                self._engine.forget(work.forget)
-            requests, expected = work.requests, 0.0
+                self._forget(work.forget, started)
+            requests, expected, foreseen = work.requests, 0.0, 0.0
         else:
-            items, expected = work.items, work.seconds
+            items, expected, foreseen = work.items, work.seconds, work.foreseen
             self._observer.batch_closed(len(items), work.tokens, work.reason)
             if len(items) > len(work.runs):
                 self._observer.coalesced(len(items) - len(work.runs))
             self.running += len(items)
             for item in items:
                 item.started = started
-            requests = [run.request for run in work.runs]
-        self._foretell((started, expected))
+            requests = [self._request(run) for run in work.runs]
+        self._foretell((started, foreseen))
         attempt = Attempt(self._engine, requests, self._observer.batch_failed)
-        self._in_engine.append(_Running(work, attempt, started, expected))
+        self._in_engine.append(_Running(work, attempt, started, expected, foreseen))
 
     def _finish(self, running: _Running) -> None:
         answers = running.attempt.answers()
@@ -105,20 +111,49 @@ class DeviceLoop:
             running.work.answers.set_result(answers)
             return
         batch = running.work
-        self._queue.costs.observe(batch.mode, batch.work, seconds)
+        self._learn(batch, answers, seconds, failed=running.attempt.failed)
         self._foretell()
         self._observer.batch_finished(seconds, running.expected)
         self.running -= len(batch.items)
         for run, answer in zip(batch.runs, answers, strict=True):
-            for item in run.items:
+            for item in self._served(run, answer):
                 self._answer(Outcome(item, _part(answer, item, run), "recall", run.given_up))
         self._answered([run.request for run in batch.runs], answers)
         self._idle = not len(self._queue)
 
+    def _forget(self, user: str, now: float) -> None:
+        """What was read of the user before is still answered, and leaves nothing either."""
+        self._engine.forget(user)
+        self._forgotten.add(user, now)
+        for running in self._in_engine:
+            running.attempt.forget(user)
+
+    def _request(self, run: Run[InFlight]) -> RecallRequest:
+        user = run.request.session
+        if user is None or not self._forgotten.covers(user, run.items[-1].admitted):
+            return run.request
+        return replace(run.request, session=None)
+
+    def _served(self, run: Run[InFlight], answer: Answer) -> Sequence[InFlight]:
+        """Whom the answer is for. What is wrong with the newest of a run need not be with the others: again."""
+        if len(run.items) == 1 or isinstance(answer, RecallResult):
+            return run.items
+        *others, newest = run.items
+        for item in others:
+            item.started = None
+        self._queue.add(others)
+        return [newest]
+
+    def _learn(self, batch: Batch[InFlight], answers: Sequence[Answer], seconds: float, *, failed: bool) -> None:
+        """What was refused took no time, and what was tried again took too much, to tell how long batches take."""
+        done = [run.work for run, answer in zip(batch.runs, answers, strict=True) if isinstance(answer, RecallResult)]
+        if done and not failed:
+            self._queue.costs.observe(batch.mode, sum(done, NO_WORK), seconds)
+
     def _foretell(self, *starting: tuple[float, float]) -> None:
         """Tell the queue when the engine will be free; ``starting``: when, and how long that is expected to take."""
         until = self._freed
-        for started, expected in (*((each.started, each.expected) for each in self._in_engine), *starting):
+        for started, expected in (*((each.started, each.foreseen) for each in self._in_engine), *starting):
             until = max(until, started) + expected
         self._queue.busy_until(until)
 

@@ -4,20 +4,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from math import inf
 from threading import Lock
 from typing import Protocol
 
 import numpy as np
 
+from consumer.serving.forgotten import Forgotten
 from consumer.serving.ladder import joined
 from consumer.serving.load_settings import LoadSettings
 from engine.catalog.resident import ResidentCatalog
 from engine.errors import RequestError
 from engine.request import RecallRequest, RecallResult
-
-_IN_FLIGHT_S = 600.0
-"""For so long an answer may still come to a request that was read before its user was forgotten."""
 
 
 class Catalogs(Protocol):
@@ -41,7 +38,7 @@ class LastReplies:
     def __init__(self, settings: LoadSettings, catalogs: Catalogs, clock: Callable[[], float]) -> None:
         self._settings, self._catalogs, self._clock = settings, catalogs, clock
         self._kept: OrderedDict[Hashable, Kept] = OrderedDict()
-        self._forgotten: dict[str, float] = {}
+        self._forgotten = Forgotten()
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -53,7 +50,7 @@ class LastReplies:
             return
         key, bare = _key(user, request), replace(result, sids=None, fields=None)
         with self._lock:
-            if admitted <= self._forgotten.get(user, -inf):
+            if self._forgotten.covers(user, admitted):
                 return
             self._kept.pop(key, None)
             self._kept[key] = Kept(bare, self._clock())
@@ -64,8 +61,7 @@ class LastReplies:
         """Erase all of a user; answers to what was read before are not kept any more."""
         now = self._clock()
         with self._lock:
-            self._forgotten = {name: at for name, at in self._forgotten.items() if now - at < _IN_FLIGHT_S}
-            self._forgotten[user] = now
+            self._forgotten.add(user, now)
             for key in [key for key in self._kept if isinstance(key, tuple) and key[0] == user]:
                 del self._kept[key]
 

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Hashable
 
 from consumer.histories.history import Change
+from consumer.histories.items import Cap
 from consumer.histories.operation import Operation, UserKey
 from consumer.serving.coalesce import run_key
 from consumer.serving.deadlines import Moment
@@ -48,6 +49,7 @@ class RequestReader:
         self._repeats = repeats
         self._load = load or LoadSettings()
         self._levels = len(engine.spec.levels)
+        self._cap = Cap(engine.spec.max_history_items, engine.spec.history_drop)
 
     def read(self, record: SourceRecord, ticket: Ticket, now: Moment) -> InFlight | Outcome | Repeat | Denied | Done:
         """A request to be queued, or what needs no engine. One with an ``operation`` goes by its user's history."""
@@ -160,6 +162,8 @@ class RequestReader:
             raise RequestError("bad_request", item.headers.error)
         request = to_recall_request(wire, defaults, self._levels)
         self._engine.validate(request)
+        if request.history is not None:  # what no prompt shows is not judged by its length either
+            request.history = request.history[self._cap.excess(len(request.history)) :]
         item.tokens = self._engine.estimate_tokens(request)
         item.request = request
         item.priority, label = wire.priority, self._load.share_label

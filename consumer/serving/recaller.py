@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from engine.errors import DeviceError, RequestError
@@ -59,13 +60,14 @@ class Recaller(Protocol):
 class Attempt:
     """A batch in the engine. If the engine raises, halves are tried until only the culprits are answered ``internal``.
 
-    ``on_failure`` hears the size of every part that failed.
+    ``on_failure`` hears the size of every part that failed. ``failed``: the engine raised, so it took longer.
     """
 
     def __init__(self, engine: Recaller, requests: Sequence[RecallRequest], on_failure: Callable[[int], None]) -> None:
         """Submit it. Raises DeviceError."""
         self._engine, self._requests, self._on_failure = engine, requests, on_failure
         self._started: Running | Exception
+        self.failed = False
         try:
             self._started = engine.submit(requests)
         except DeviceError:
@@ -78,6 +80,12 @@ class Attempt:
         """The engine needs no more time for it."""
         return isinstance(self._started, Exception) or self._started.done
 
+    def forget(self, user: str) -> None:
+        """The engine has forgotten this user: what is tried again leaves nothing there."""
+        self._requests = [
+            replace(request, session=None) if request.session == user else request for request in self._requests
+        ]
+
     def answers(self) -> list[Answer]:
         """Wait; one answer per request, in order. Raises DeviceError."""
         try:
@@ -89,6 +97,7 @@ class Attempt:
         except DeviceError:
             raise
         except Exception as error:
+            self.failed = True
             self._on_failure(len(self._requests))
             if len(self._requests) == 1:
                 log.exception("the engine failed on a request")

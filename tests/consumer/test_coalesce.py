@@ -8,7 +8,7 @@ import pytest
 
 from consumer.serving.batcher import Batcher
 from consumer.serving.coalesce import cut, run_key, shared, sharing
-from consumer.serving.cost_model import UNKNOWN, CostModel
+from consumer.serving.cost_model import UNKNOWN, CostModel, Prior
 from consumer.serving.load_settings import LoadSettings
 from consumer.serving.settings import BatchSettings
 from engine.request import BeamPolicy, RecallResult, TagFilter
@@ -96,3 +96,14 @@ def test_a_run_answers_all_that_wait_for_it_and_the_others_get_their_own() -> No
     assert [run.items for run in batch.runs] == [(first, newest), (other,)]
     assert batch.runs[0].request is newest.asked
     assert (len(made), made.tokens) == (0, 0)
+
+
+def test_those_that_share_a_run_are_not_turned_away_in_vain() -> None:
+    costs = CostModel(Prior(0.0, token=1.0, known=True))
+    made: Batcher[Item] = Batcher(BatchSettings(max_requests=4), LoadSettings(headroom=0.0), costs)
+    first, *mates = [Item(tokens=2, deadline=10.0, run_key="u") for _ in range(4)]
+    single = [Item(tokens=2, deadline=10.0) for _ in range(5)]
+    for item in (first, *single, *mates):
+        made.add(item)
+    made.relieve(0.0)
+    assert [gone.item for gone in made.turned_away()] == single[4:]

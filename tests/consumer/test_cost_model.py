@@ -119,3 +119,16 @@ def test_each_score_mode_learns_for_itself() -> None:
     assert model.predict("vocab", Work(tokens=1_000)) == pytest.approx(1.0)
     assert model.predict("level", Work(tokens=1_000)) == pytest.approx(0.011)
     assert list(model.errors()) == ["vocab"]
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_time_that_is_none_teaches_nothing(seconds: float) -> None:
+    costs = CostModel(Prior(1.0))
+    costs.observe("level", Work.of(10, 10), seconds)
+    assert (costs.fixed("level"), costs.errors()) == (1.0, {})
+
+
+def test_work_that_is_no_number_teaches_nothing() -> None:
+    costs = CostModel(Prior(1.0, token=1.0))
+    costs.observe("level", Work(tokens=float("nan")), 1.0)
+    assert (costs.fixed("level"), costs.errors()) == (1.0, {})

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import cast
 
@@ -33,6 +33,7 @@ class Batch:
 
     requests: Sequence[RecallRequest]
     fault: Exception | None = None
+    refused: int | None = None
     finished: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -47,14 +48,15 @@ class Batch:
         self.finished.wait()
         if self.fault is not None:
             raise self.fault
-        return [result_for(request) for request in self.requests]
+        refusal = RequestError("bad_request", "as the test says")
+        return [refusal if name_of(request) == self.refused else result_for(request) for request in self.requests]
 
 
 @dataclass
 class Engine(FakeEngine):
     """``faulty``: batches that hold this request raise when they are collected, or ``at_submit``.
 
-    ``at_once``: batches end while they are submitted.
+    ``at_once``: batches end while they are submitted. ``refused``: answered ``bad_request``.
     """
 
     submitted: list[Batch] = field(default_factory=list)
@@ -62,9 +64,10 @@ class Engine(FakeEngine):
     fault_of: Callable[[], Exception] = ZeroDivisionError
     at_submit: bool = False
     at_once: bool = False
+    refused: int | None = None
 
     def submit(self, requests: Sequence[RecallRequest]) -> Batch:  # type: ignore[override]  # runs on, unlike its base
-        batch = Batch(requests)
+        batch = Batch(requests, refused=self.refused)
         if self.faulty in batch.names:
             batch.fault = self.fault_of()
             if self.at_submit:
@@ -111,6 +114,7 @@ class Loop:
     outcomes: list[Outcome]
     errands: Errands
     judged: list[list[int]] = field(default_factory=list)
+    turned_away: list[object] = field(default_factory=list)
     error: list[BaseException] = field(default_factory=list)
 
     def add(self, *names: int) -> None:
@@ -138,7 +142,15 @@ def loop(engine_seconds: float = 0.0, engine: Engine | None = None, **settings: 
     engine, events, outcomes = engine or Engine(), Events(), list[Outcome]()
     errands, judged = Errands(), list[list[int]]()
     costs = CostModel(Prior(engine_seconds or 1e-9))
-    queue = BatchQueue(BatchSettings.model_validate(settings), time.monotonic, lambda _: None, errands, costs=costs)
+    turned_away: list[object] = []
+    queue = BatchQueue(
+        BatchSettings.model_validate(settings),
+        time.monotonic,
+        lambda _: None,
+        errands,
+        costs=costs,
+        turned_away=turned_away.extend,
+    )
     device = DeviceLoop(
         cast(Recaller, engine),
         queue,
@@ -147,7 +159,7 @@ def loop(engine_seconds: float = 0.0, engine: Engine | None = None, **settings: 
         time.monotonic,
         lambda requests, _: judged.append([name_of(request) for request in requests]),
     )
-    made = Loop(engine, queue, device, events, outcomes, errands, judged)
+    made = Loop(engine, queue, device, events, outcomes, errands, judged, turned_away)
     thread = threading.Thread(target=made.run)
     thread.start()
     try:
@@ -318,3 +330,69 @@ def test_an_errand_given_up_is_not_served() -> None:
     assert taken is not None
     assert taken.answers is second
     assert errands.take() is None
+
+
+def user_request(name: int, user: str = "u") -> RecallRequest:
+    return replace(request_of(name), session=user)
+
+
+def test_what_waits_when_its_user_is_forgotten_is_answered_and_leaves_no_session() -> None:
+    with loop(engine_seconds=1e6) as made:
+        made.add(1)
+        eventually(lambda: made.submitted() == [[1]])
+        made.queue.add([cast(InFlight, Waiting(user_request(2))), cast(InFlight, Waiting(user_request(3, "w")))])
+        made.errands.forget("u")
+        eventually(lambda: made.engine.forgotten == ["u"])
+        made.engine.at_once = True
+        for batch in made.engine.submitted:
+            batch.finished.set()
+        eventually(lambda: made.has_answered(3))
+        made.queue.add([cast(InFlight, Waiting(user_request(4)))])
+        eventually(lambda: made.has_answered(4))
+        sessions = {name_of(each): each.session for batch in made.engine.submitted for each in batch.requests}
+        assert sessions == {1: None, 2: None, 3: "w", 4: "u"}
+
+
+def test_a_batch_that_is_tried_again_after_its_user_was_forgotten_leaves_no_session() -> None:
+    with loop(engine=Engine(faulty=2)) as made:
+        made.queue.add([cast(InFlight, Waiting(user_request(name))) for name in (1, 2)])
+        eventually(lambda: made.submitted() == [[1, 2]])
+        made.errands.forget("u")
+        eventually(lambda: made.engine.forgotten == ["u"])
+        made.engine.at_once = True
+        for batch in made.engine.submitted:
+            batch.finished.set()
+        eventually(lambda: made.has_answered(2))
+        again = [batch for batch in made.engine.submitted if batch.names == [1]]
+        assert [request.session for request in again[0].requests] == [None]
+
+
+def test_what_is_wrong_with_the_newest_of_a_shared_run_is_not_the_others_fault() -> None:
+    refused = Engine(at_once=True, refused=3)
+    with loop(engine=refused) as made:
+        made.queue.add([cast(InFlight, Waiting(request_of(name), run_key="u")) for name in (1, 2, 3)])
+        eventually(lambda: made.has_answered(3))
+        assert made.submitted() == [[3], [2]]
+        answers = {name_of(cast(RecallRequest, each.item.request)): each.answer for each in made.outcomes}
+        assert isinstance(answers[3], RequestError)
+        assert isinstance(answers[1], RecallResult)
+        assert isinstance(answers[2], RecallResult)
+        eventually(lambda: made.device.running == 0)
+
+
+def test_requests_that_were_refused_teach_nothing_about_how_long_batches_take() -> None:
+    with loop(engine=Engine(at_once=True, refused=1), engine_seconds=1.0) as made:
+        for count in range(1, 6):
+            made.add(1)
+            eventually(partial(made.has_answered, count))
+        assert not made.queue.costs.trusted("level")
+        assert made.queue.costs.fixed("level") == 1.0
+
+
+def test_a_prediction_that_was_not_tried_turns_nobody_away() -> None:
+    with loop(engine_seconds=1e6) as made:
+        made.queue.add([cast(InFlight, Waiting(request_of(1), deadline=time.monotonic() + 60))])
+        eventually(lambda: made.submitted() == [[1]])
+        made.queue.add([cast(InFlight, Waiting(request_of(2), deadline=time.monotonic() + 60))])
+        assert len(made.queue) == 1
+        assert made.turned_away == []

@@ -111,3 +111,11 @@ def test_a_request_that_is_due_already_is_not_validated() -> None:
     assert isinstance(outcome, Outcome)
     assert isinstance(outcome.answer, RequestError)
     assert outcome.answer.code == "expired"
+
+
+def test_what_a_prompt_does_not_show_of_a_history_is_not_kept_with_the_request() -> None:
+    item = read(encode_request("r", {"history": list(range(1_000))}))  # of which the model uses 200, in blocks of 50
+    assert isinstance(item, InFlight)
+    assert item.request is not None
+    assert item.request.history is not None
+    assert [int(each) for each in item.request.history] == list(range(750, 1_000))
