@@ -64,16 +64,15 @@ class Offline(_Run):
     profile: bool = Field(True, description="show where the time of each case goes, on CUDA")
 
     def run(self) -> None:
-        from rich.console import Console
-
         from benchmarks.card import describe, device_name
         from benchmarks.measure import WallLimit
         from benchmarks.offline import Offline as OfflineRun
         from benchmarks.offline import OfflineOptions
         from benchmarks.results import ReportFile, default_path
         from benchmarks.tables import offline_tables, progress_line
+        from consumer.cli.tables import folded, stdout
 
-        limit, device, console = WallLimit(self.wall_s), self._device(), Console()
+        limit, device, console = WallLimit(self.wall_s), self._device(), stdout()
         options = OfflineOptions(
             cases=self._cases(),
             items=self.items,
@@ -93,7 +92,7 @@ class Offline(_Run):
         for row in OfflineRun(options, device, report, limit).run():
             console.print(progress_line(row), highlight=False, soft_wrap=True)
         for each in offline_tables(report.rows):
-            console.print(each)
+            console.print(folded(each))
 
     def _cases(self) -> list["Case"]:
         from benchmarks.cases import table
@@ -127,15 +126,14 @@ class Online(_Run):
     items: int = Field(1_000_000, ge=1, description="items of the catalog")
 
     def run(self) -> None:
-        from rich.console import Console
-
         from benchmarks.card import describe, device_name
         from benchmarks.measure import WallLimit
         from benchmarks.online import OnlineOptions, loaded_model, run_online
         from benchmarks.results import ReportFile, default_path
         from benchmarks.tables import online_tables
+        from consumer.cli.tables import folded, stdout
 
-        limit, device, console = WallLimit(self.wall_s), self._device(), Console()
+        limit, device, console = WallLimit(self.wall_s), self._device(), stdout()
         options = OnlineOptions(
             contexts=(self.contexts[0], self.contexts[-1]),
             widths=(self.beams[0], self.beams[-1]),
@@ -152,7 +150,7 @@ class Online(_Run):
             for row in run_online(engine, self.items, options, report, limit):
                 console.print(f"{row['what']}: {row['requests_per_s']} requests/s", highlight=False)
         for each in online_tables(report.rows):
-            console.print(each)
+            console.print(folded(each))
 
     def _pressures(self) -> "Iterator[Pressure]":
         from benchmarks.online import Pressure

@@ -12,15 +12,26 @@ from rich.text import Text
 _PIPE_WIDTH = 1000
 
 
+def stdout() -> Console:
+    """Of the terminal's width; in a pipe as wide as anything needs, unless COLUMNS says how wide."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_PIPE_WIDTH)
+
+
+def folded(table: Table) -> Table:
+    """With cells that are folded where there is no room; rich would cut figures off."""
+    for column in table.columns:
+        column.overflow = "fold"
+    return table
+
+
 def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     """Print rows of one set of columns, the first of which names them; nothing is ever cut off.
 
     Columns that are empty in all rows are left out. In a pipe each row is one line, for grep; on a terminal that is too
     narrow for the table each row becomes a paragraph.
     """
-    console = Console()
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(width=_PIPE_WIDTH)
+    console = stdout()
     columns = [name for name in rows[0] if any(row[name] for row in rows)]
     table = Table(*columns, title=title, title_justify="left")
     for row in rows:
