@@ -95,10 +95,10 @@ class Send(LayeredSettings):
             raise RecallstreamError("--event and --forget need --user")
         if self.event is not None:
             await client.send_event(self.user, _ids(self.event))
-            self._confirm(f"sent: {len(_ids(self.event))} items are added to the history of {self.user}")
+            self._confirm(f"event of user {self.user} written; it has no reply")
         if self.forget:
             await client.forget(self.user)
-            self._confirm(f"sent: the history of {self.user} is erased")
+            self._confirm(f"forget of user {self.user} written; it has no reply")
 
     def _confirm(self, line: str) -> None:
         from rich.console import Console
