@@ -47,7 +47,7 @@ class RequestDecoder:
         wire = self._quick.read(value) if value else None
         if wire is None:
             return read_carefully(value, key, self._limits)
-        if wire.user_id is None:
+        if not wire.user_id:
             force_setattr(wire, "user_id", user_of(key))
         if wire.user_id is None and wire.history is None and wire.tokens is None:
             return read_carefully(value, key, self._limits)
@@ -86,7 +86,7 @@ def read_carefully(value: bytes | None, key: bytes | None, limits: WireLimits) -
             request_id=request_id
             if isinstance(request_id, str) and len(request_id) <= MAX_REQUEST_ID and not event
             else None,
-            user_id=user_id if isinstance(user_id, str) and len(user_id) <= MAX_USER_ID else user_of(key),
+            user_id=user_id if isinstance(user_id, str) and 0 < len(user_id) <= MAX_USER_ID else user_of(key),
             labels=labels if _are_labels(labels, limits) else None,
             codec=codec_of(value or b""),
             event=event,
@@ -214,7 +214,7 @@ def _validate(fields: dict[str, Any], codec: Codec, key: bytes | None, limits: W
     if checked.exclude_history and tokens is not None:
         raise _bad("exclude_history: needs history")
     values = msgspec.structs.asdict(checked) | {"v": fields.get("v")}
-    if checked.user_id is None:
+    if not checked.user_id:
         values["user_id"] = user_of(key)
     if values["user_id"] is None and contexts not in (["history"], ["tokens"]):
         raise _bad("history: not given, and neither user_id nor the record's key says whose it is")

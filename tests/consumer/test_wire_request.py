@@ -29,7 +29,7 @@ beam = st.one_of(
 options = st.fixed_dictionaries(
     {},
     optional={
-        "user_id": st.text(max_size=256),
+        "user_id": st.text(min_size=1, max_size=256),
         "template": name,
         "context": st.dictionaries(name, int64 | st.text(max_size=20), max_size=5),
         "top_k": count,
@@ -153,6 +153,7 @@ def test_null_is_the_same_as_absent(codec: Codec) -> None:
 def test_the_user_is_the_record_key_where_the_request_names_none(key: bytes | None, user: str | None) -> None:
     assert decode(packed(request()), key=key, limits=LIMITS).user_id == user
     assert decode(packed(request(user_id="named")), key=key, limits=LIMITS).user_id == "named"
+    assert decode(packed(request(user_id="")), key=key, limits=LIMITS).user_id == user, "it names nobody"
 
 
 def test_a_priority_is_read_and_is_five_where_none_is_given() -> None:
