@@ -1,7 +1,7 @@
 """Copies of sessions in the host's memory, for when the device's pages are needed by others."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +40,7 @@ class HostSessions:
         self._memory = context.host_pages(pages)
         self._pool = PagePool(pages)
         self._copies: OrderedDict[str, HostCopy] = OrderedDict()
+        self._traces: dict[int, str] = {}
         self._hits = self._reused = 0
 
     def stats(self) -> dict[str, float]:
@@ -103,6 +104,7 @@ class HostSessions:
             lease.release()
             return
         lease.grow(missing)
+        self._traces.update(dict.fromkeys(lease.pages.tolist(), user))
         with self._lane.active():
             for place, page in zip(lease.pages[held:], own[held:], strict=True):
                 self._memory[place].copy_(self._context.page(page), non_blocking=True)
@@ -121,15 +123,22 @@ class HostSessions:
 
     def erase(self, copy: HostCopy) -> None:
         """Zero a copy that was taken, and give its place back."""
-        self._lane.mark().wait()
-        self._memory[torch.from_numpy(copy.lease.pages).long()] = 0
+        self._zero(copy.lease.pages.tolist())
         copy.lease.release()
 
     def forget(self, user: str) -> None:
-        """Zero the user's copy."""
-        copy = self._copies.pop(user, None)
-        if copy is not None:
-            self.erase(copy)
+        """Zero the user's copy, and of those that gave way the places that nobody has taken since."""
+        self.discard(user)
+        free = self._pool.free_pages()
+        self._zero([place for place, last in self._traces.items() if last == user and place in free])
+
+    def _zero(self, places: Sequence[int]) -> None:
+        if not places:
+            return
+        self._lane.mark().wait()
+        self._memory[torch.tensor(places)] = 0
+        for place in places:
+            del self._traces[place]
 
     def drop(self, lost: Callable[[str], bool]) -> None:
         for user in filter(lost, tuple(self._copies)):

@@ -157,6 +157,16 @@ def test_a_user_who_is_forgotten_leaves_zeros_on_the_host(directory: Path) -> No
     assert result(engine.recall([request("u", np.arange(70))])[0]).reused_tokens == 0
 
 
+def test_a_user_who_is_forgotten_leaves_zeros_where_the_copy_has_given_way(directory: Path) -> None:
+    engine = engine_with(directory, host_pages=4)
+    memory = host_of(engine)._memory.zero_()  # noqa: SLF001  (it begins as it is found)
+    engine.recall([request("u", np.arange(60))])
+    engine.drop(lambda user: user == "u")
+    assert int(memory.flatten(1).any(1).sum()) == 2
+    engine.forget("u")
+    assert not memory.any()
+
+
 def test_a_batch_that_fails_leaves_the_copy_that_it_took(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, cold = engine_with(directory, host_pages=16), engine_on(directory, sessions=0)
     engine.recall([request("u", np.arange(60))])
