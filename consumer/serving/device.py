@@ -85,9 +85,11 @@ class DeviceLoop:
 
     def _start(self, work: Batch[InFlight] | Errand) -> None:
         started = self._clock()
+        if isinstance(work, Errand) and work.forget is not None:
+            self._forget(work.forget, started)
+            work.answers.set_result([])  # it takes no batch's place in the engine
+            return
         if isinstance(work, Errand):
-            if work.forget is not None:
-                self._forget(work.forget, started)
             requests, expected, foreseen = work.requests, 0.0, 0.0
         else:
             items, expected, foreseen = work.items, work.seconds, work.foreseen

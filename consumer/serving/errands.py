@@ -11,7 +11,7 @@ from engine.request import RecallRequest
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Errand:
-    """``answers``: one per request, in order. ``forget``: a user whom the engine forgets before."""
+    """``answers``: one per request, in order. ``forget``: a user whom the engine is to forget, in their place."""
 
     requests: Sequence[RecallRequest]
     answers: "Future[list[Answer]]" = field(default_factory=Future)

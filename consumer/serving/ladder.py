@@ -43,7 +43,7 @@ class Ladder:
             elif request.history is not None:
                 kept = ceil(len(request.history) * self._settings.shorten_to)
                 shorter = ceil(context * kept / max(1, len(request.history)))
-                if shorter < tokens:  # else more of the context is resident than would be saved
+                if kept < len(request.history) and shorter < tokens:  # else more is resident than would be saved
                     request, tokens, context = _shorter(request, kept), shorter, shorter
             if request is not before:
                 given_up.append(name)

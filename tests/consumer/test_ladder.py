@@ -21,6 +21,13 @@ def test_the_first_step_gives_up_nothing() -> None:
     assert (variant.request, variant.tokens, variant.given_up) == (asked, 300, ())
 
 
+def test_a_history_that_cannot_become_shorter_costs_what_it_did() -> None:
+    for events in (0, 1):
+        asked = request(events=events)
+        variant = ladder("history").variant(asked, 40, 1)
+        assert (variant.request, variant.tokens, variant.work.tokens, variant.given_up) == (asked, 40, 40, ())
+
+
 def test_without_settings_there_is_no_other_step() -> None:
     assert ladder().last == 0
     assert ladder("last_reply").last == 0
