@@ -28,8 +28,8 @@ A setting comes from the first of these that gives it:
 
 A name that is no setting is an error in each of them, and so is any other variable that begins with `{ENV_PREFIX}`.
 Lists and maps are JSON in flags and in the environment. `recallstream serve --check` validates everything and stops;
-the settings in effect are logged at start and shown on the status page, secrets masked. `--gpus` is a flag of its own
-([several GPUs](operations.md#several-gpus-of-one-machine)).
+what differs from the defaults is logged at start, everything is on the status page, secrets masked. `--gpus` is a flag
+of its own ([several GPUs](operations.md#several-gpus-of-one-machine)).
 [`deploy/recallstream.toml`](../deploy/recallstream.toml) is a file to start from."""
 
 METRICS_HEAD = f"""# Metrics
