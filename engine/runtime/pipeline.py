@@ -160,6 +160,9 @@ class Pipeline:
             raise
         except Exception as error:  # belongs to whoever asks for this batch, who need not be the caller
             flight.error = error
+            for context in flight.contexts:
+                if context.erase:
+                    self._contexts.clear(context)
         finally:
             for context, answer in zip_longest(flight.contexts, flight.answers or ()):
                 self._contexts.close(context, answered=isinstance(answer, RecallResult))

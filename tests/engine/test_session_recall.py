@@ -300,6 +300,18 @@ def test_a_user_who_is_forgotten_leaves_zeros_idle_or_under_way(directory: Path)
     assert result(engine.recall([told("u", np.arange(60))])[0]).reused_tokens == 128
 
 
+def test_a_user_who_is_forgotten_leaves_zeros_where_the_batch_under_way_fails(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_on(directory)
+    running = engine.submit([request("u", np.arange(60))])
+    engine.forget("u")
+    monkeypatch.setattr("engine.runtime.pipeline.answers_of", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        running.collect()
+    assert pages_with_anything(engine) == 0
+
+
 def test_sessions_of_users_who_went_elsewhere_are_dropped(directory: Path) -> None:
     engine = engine_on(directory)
     engine.recall([request(user, np.arange(20)) for user in ("a1", "a2", "b1")])
