@@ -80,7 +80,9 @@ class ServiceStatus:
         if self.serving:
             reasons += self.serving.snapshot().not_ready
         if self.watcher and (watcher := self.watcher.snapshot()).active is None:
-            reasons.append(f"no catalog is active: {watcher.error}" if watcher.error else "no catalog is active")
+            found = ["no catalog is active"]
+            found += [f"{watcher.target} is refused"] if watcher.state in ("refused", "quarantined") else []
+            reasons.append(": ".join(found + ([watcher.error] if watcher.error else [])))
         return tuple(reasons)
 
     def refresh(self) -> None:

@@ -67,6 +67,8 @@ def test_readiness_follows_the_start_step_by_step() -> None:
     status.starting = "waiting for the first catalog"
     status.watcher = catalog = Fixed(watcher(active=None, error="Redis: refused"))
     assert status.unready() == ("waiting for the first catalog", "no catalog is active: Redis: refused")
+    catalog.now = watcher(active=None, state="refused", target="bad", error="chunk 0 is damaged")
+    assert status.unready()[-1] == "no catalog is active: bad is refused: chunk 0 is damaged"
     catalog.now = watcher()
     status.starting = "the engine is warming up"
     assert status.unready() == ("the engine is warming up",)
