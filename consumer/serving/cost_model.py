@@ -19,6 +19,8 @@ _DRIFT = 0.03
 _NOISE = 0.05
 _CLIP = 3.0
 _SMOOTHING = 0.1
+_FAR_OFF = 4.0
+_FAR_OFF_FOR = 4
 
 
 class Work(msgspec.Struct, frozen=True, gc=False):
@@ -121,6 +123,8 @@ class _Line:
 
     The gains multiply the prior's seconds. The first batch scales them all: a prior that is wrong by a factor is right
     from then on. The gains' variance is bounded, so directions that the traffic never shows stay where they are.
+    Steps are of the size of the scale, so where that is far off for some batches (the first one was an exception, the
+    device has changed) the line begins anew. ``far_off``: batches in a row, negative where they took less.
     """
 
     prior: Prior
@@ -129,6 +133,7 @@ class _Line:
     gains: NDArray[np.float64] = field(default_factory=lambda: np.ones(5))
     variance: NDArray[np.float64] = field(default_factory=lambda: np.eye(5) * _SPREAD**2)
     scale: float = 1.0
+    far_off: int = 0
     coefficients: tuple[float, float, float, float, float] = (0.0,) * 5
 
     def __post_init__(self) -> None:
@@ -154,14 +159,27 @@ class _Line:
         expected = float(parts.sum())
         if not (0 < expected < inf and 0 < seconds < inf):
             return
-        wrong = abs(self.predict(work) - seconds) / seconds
-        if self.count:
-            self._correct(parts / expected, seconds / expected / self.scale)
-            self.error += _SMOOTHING * (min(wrong, _CLIP * self.error + _NOISE) - self.error)
+        predicted, scale = self.predict(work), seconds / expected
+        self.far_off = self._side(predicted, seconds)
+        if not self.count or abs(self.far_off) == _FAR_OFF_FOR:
+            self._begin(scale)
         else:
-            self.scale = seconds / expected
+            self._correct(parts / expected, scale / self.scale)
+        if self.count:
+            wrong = abs(predicted - seconds) / seconds
+            self.error += _SMOOTHING * (min(wrong, _CLIP * self.error + _NOISE) - self.error)
         self.count += 1
         self._refresh()
+
+    def _begin(self, scale: float) -> None:
+        self.scale, self.far_off = scale, 0
+        self.gains, self.variance = np.ones(5), np.eye(5) * _SPREAD**2
+
+    def _side(self, predicted: float, seconds: float) -> int:
+        """``far_off`` after this batch."""
+        if seconds > _FAR_OFF * predicted:
+            return max(self.far_off, 0) + 1
+        return min(self.far_off, 0) - 1 if seconds * _FAR_OFF < predicted else 0
 
     def _correct(self, parts: NDArray[np.float64], gain: float) -> None:
         self.variance += np.eye(5) * _DRIFT**2

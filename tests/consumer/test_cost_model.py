@@ -132,3 +132,13 @@ def test_work_that_is_no_number_teaches_nothing() -> None:
     costs = CostModel(Prior(1.0, token=1.0))
     costs.observe("level", Work(tokens=float("nan")), 1.0)
     assert (costs.fixed("level"), costs.errors()) == (1.0, {})
+
+
+@pytest.mark.parametrize("factor", [0.001, 0.03, 30.0, 1_000.0])
+def test_a_first_batch_that_was_an_exception_is_forgotten_soon(factor: float) -> None:
+    random, costs = np.random.default_rng(1), CostModel(PRIOR)
+    costs.observe("level", first := mixed(random), factor * truth(first))
+    for _ in range(20):
+        costs.observe("level", work := mixed(random), truth(work))
+    works = [mixed(random) for _ in range(20)]
+    assert [costs.predict("level", work) for work in works] == pytest.approx([truth(work) for work in works], rel=0.5)
