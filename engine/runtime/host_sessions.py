@@ -98,7 +98,7 @@ class HostSessions:
                 held = max(same_tokens(copy.tokens, context.tokens) // PAGE_TOKENS - copy.skip, 0)
             lease.trim(held)
         missing = len(own) - len(lease)
-        while len(own) <= self._pool.capacity and self._pool.free < missing:
+        while self._copies and len(own) <= self._pool.capacity and self._pool.free < missing:
             self._copies.popitem(last=False)[1].lease.release()
         if self._pool.free < missing:
             lease.release()

@@ -144,6 +144,17 @@ def test_what_is_written_over_while_it_may_still_be_copied_is_not_trusted(
     assert host_of(engine).tokens_of("u") == 1 + 3 * 30
 
 
+def test_where_those_under_way_hold_the_copies_a_session_that_does_not_fit_has_none(directory: Path) -> None:
+    engine = engine_with(directory, host_pages=7)
+    engine.recall([request("u", np.arange(60))])  # two pages
+    push_out(engine)
+    first = engine.submit([long("v", 6 * 128)])
+    second = engine.submit([request("u", np.arange(100))])  # three, for which the first has to be finished
+    result(first.collect()[0])
+    assert result(second.collect()[0]).reused_tokens > 150
+    assert_only_sessions_hold_pages(engine)
+
+
 def test_a_user_who_is_forgotten_leaves_zeros_on_the_host(directory: Path) -> None:
     engine = engine_with(directory, host_pages=16)
     memory = host_of(engine)._memory.zero_()  # noqa: SLF001  (it begins as it is found)
