@@ -28,7 +28,7 @@ from benchmarks.online import Load, LoadMaker, OnlineOptions, Pressure, loaded_m
 from benchmarks.results import ReportFile, Row, default_path
 from consumer.client import RecallClient
 from consumer.serving.load_settings import LoadSettings
-from consumer.serving.prior import prior_of
+from consumer.serving.prior import prior_of_engine
 from consumer.serving.service import ServingLoop
 from consumer.serving.settings import BatchSettings
 from consumer.stream.settings import KafkaSettings
@@ -80,13 +80,12 @@ def arrivals(pattern: Pattern, rate: float, seconds: float) -> NDArray[np.float6
 
 def service(engine: RecallEngine, load: LoadSettings) -> AbstractContextManager[tuple[KafkaSettings, ServingLoop]]:
     """Up and a member of its group. Raises RecallstreamError if it fails."""
-    device = torch.cuda.get_device_name(engine.device) if engine.device.type == "cuda" else "cpu"
     return embedded_service(
         engine,
         partitions=_PARTITIONS,
         deadline_s=_LONGEST_S,
         load=load,
-        prior=prior_of(engine.spec, device, fp8=engine.settings.precision == "fp8"),
+        prior=prior_of_engine(engine),
         catalogs=engine.catalogs,
     )
 

@@ -22,7 +22,6 @@ from engine.errors import ModelError, RecallstreamError
 if TYPE_CHECKING:
     from catalog_sync.watcher import Watcher
     from consumer.service.tracing import OpenTelemetryTracer
-    from consumer.serving.cost_model import Prior
     from consumer.serving.errands import Errands
     from consumer.serving.service import ServingLoop
     from engine.model.spec import ModelSpec
@@ -133,6 +132,7 @@ def _serving_loop(
 ) -> "ServingLoop":
     from consumer.histories.items import Cap
     from consumer.histories.redis_store import store_of
+    from consumer.serving.prior import prior_of_engine
     from consumer.serving.service import ServingLoop
 
     cap = Cap(engine.spec.max_history_items, engine.spec.history_drop)
@@ -143,7 +143,7 @@ def _serving_loop(
         limits=settings.wire,
         defaults=settings.recall,
         load=settings.load,
-        prior=_prior(engine, settings),
+        prior=prior_of_engine(engine),
         catalogs=engine.catalogs,
         active_catalog=lambda: engine.catalogs.active,
         histories=settings.histories,
@@ -182,16 +182,6 @@ def _wait_for_catalog(engine: "RecallEngine", errands: "Errands") -> None:
             errand.answers.set_result(Attempt(engine, errand.requests, lambda _: None).answers())
         else:
             time.sleep(CATALOG_POLL_S)
-
-
-def _prior(engine: "RecallEngine", settings: ServiceSettings) -> "Prior":
-    """What a batch takes on this device, before one was measured."""
-    import torch
-
-    from consumer.serving.prior import prior_of
-
-    device = torch.cuda.get_device_name(engine.device) if engine.device.type == "cuda" else "cpu"
-    return prior_of(engine.spec, device, fp8=settings.engine.precision == "fp8")
 
 
 def _warm_up(engine: "RecallEngine", settings: ServiceSettings) -> None:

@@ -1,9 +1,18 @@
 """What a batch takes before one was measured: the roofline of a known GPU, else a guess."""
 
+import torch
+
 from consumer.serving.cost_model import UNKNOWN, Prior
 from engine.model.spec import ModelSpec
+from engine.recall_engine import RecallEngine
 from engine.runtime.cost import Cost
 from engine.runtime.roofline import DEVICES, Roofline
+
+
+def prior_of_engine(engine: RecallEngine) -> Prior:
+    """On the device that the engine has, in its precision."""
+    device = torch.cuda.get_device_name(engine.device) if engine.device.type == "cuda" else "cpu"
+    return prior_of(engine.spec, device, fp8=engine.settings.precision == "fp8")
 
 
 def prior_of(spec: ModelSpec, device_name: str, *, fp8: bool) -> Prior:

@@ -10,16 +10,14 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from consumer.stream.errors import reason_of
 from consumer.stream.headers import headers_of
-from consumer.stream.settings import KafkaSettings, Option
+from consumer.stream.settings import CONNECT_S, CRITICAL_ONLY, KafkaSettings, Option
 from consumer.wire.headers import Headers
 from engine.errors import RecallstreamError
 
 log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.05
-_CONNECT_S: Final = 10.0
 _FLUSH_S: Final = 2.0
-_CRITICAL_ONLY: Final = 2
 _HOPELESS: Final = frozenset(
     {
         KafkaError._FATAL,
@@ -62,7 +60,7 @@ class ClientTransport:
         self._trouble = ""
         self._noted: set[int] = set()
         try:
-            self._producer = Producer({**kafka.producer(), "log_level": _CRITICAL_ONLY, "error_cb": self._note})
+            self._producer = Producer({**kafka.producer(), "log_level": CRITICAL_ONLY, "error_cb": self._note})
         except KafkaException as error:
             raise TransportError(f"kafka: {reason_of(error)}") from error
         self._thread = threading.Thread(target=self._run, name="recall-client", daemon=True)
@@ -142,7 +140,7 @@ class ClientTransport:
         """Every partition to read, at its present end: resolved now, so that no reply from here on is missed."""
         topic = self._kafka.reply_topic
         try:
-            found = consumer.list_topics(topic, timeout=_CONNECT_S).topics[topic]
+            found = consumer.list_topics(topic, timeout=CONNECT_S).topics[topic]
         except KafkaException as error:
             consumer.poll(0)  # runs error_cb, which knows more than the time-out
             raise TransportError(
@@ -154,7 +152,7 @@ class ClientTransport:
         if not set(partitions) <= found.partitions.keys():
             raise TransportError(f"reply topic {topic} has no partition {self._reply_partition}")
         return [
-            TopicPartition(topic, partition, consumer.get_watermark_offsets(at, timeout=_CONNECT_S)[1])
+            TopicPartition(topic, partition, consumer.get_watermark_offsets(at, timeout=CONNECT_S)[1])
             for partition in partitions
             for at in (TopicPartition(topic, partition),)
         ]
@@ -168,7 +166,7 @@ class ClientTransport:
             "enable.auto.commit": False,
             "auto.offset.reset": "latest",
             "allow.auto.create.topics": False,
-            "log_level": _CRITICAL_ONLY,
+            "log_level": CRITICAL_ONLY,
             "error_cb": self._note,
         }
 

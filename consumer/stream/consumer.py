@@ -24,12 +24,11 @@ from consumer.stream.listener import ConsumerListener
 from consumer.stream.partition import Partition
 from consumer.stream.records import record_of
 from consumer.stream.resets import OffsetResets
-from consumer.stream.settings import GroupProtocol, KafkaSettings
+from consumer.stream.settings import CRITICAL_ONLY, GroupProtocol, KafkaSettings
 from consumer.stream.starts import look_up
 from consumer.wire.dead_letter import SourceRecord
 
 _PROBE_S = 2.0
-_CRITICAL_ONLY = 2
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +48,7 @@ class RequestConsumer:
         self._joined = False
         self._health = ClientHealth(settings, time.monotonic)
         try:
-            admin = AdminClient({**settings.connection(), "log_level": _CRITICAL_ONLY})
+            admin = AdminClient({**settings.connection(), "log_level": CRITICAL_ONLY})
             self._ends = PartitionEnds(admin)
             self._group = GroupSetup(settings, admin)
             self._protocol = self._group.view.protocol

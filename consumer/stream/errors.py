@@ -45,6 +45,13 @@ HEALS_BY_ITSELF = frozenset(
 )
 """Errors that ``Consumer.poll`` shows and the client recovers from; a missing topic is picked up once it exists."""
 
+
+def unless_it_heals(error: KafkaError, topic: str) -> None:
+    """Raises StreamError for an error of reading ``topic`` that the client does not recover from."""
+    if is_fatal(error) or error.code() not in HEALS_BY_ITSELF:
+        raise StreamError(f"{topic} cannot be read: {name_of(error)}: {error.str()}")
+
+
 TOPIC_MISSING = frozenset({KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART})
 
 COMMIT_MAY_FAIL = frozenset(

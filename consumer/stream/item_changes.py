@@ -8,7 +8,7 @@ from typing import Final, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from consumer.stream.errors import HEALS_BY_ITSELF, StreamError, is_fatal, name_of, reason_of
+from consumer.stream.errors import StreamError, reason_of, unless_it_heals
 from consumer.stream.records import record_of
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.dead_letter import SourceRecord
@@ -84,6 +84,5 @@ class ItemChanges:
             self._next.pop(each.partition, None)
 
     def _judge(self, error: KafkaError) -> None:
-        if is_fatal(error) or error.code() not in HEALS_BY_ITSELF:
-            raise StreamError(f"{self._topic} cannot be read: {name_of(error)}: {error.str()}")
+        unless_it_heals(error, self._topic)
         log.warning("%s: %s", self._topic, error.str())

@@ -16,6 +16,11 @@ ClientOptions = dict[str, Any]
 GroupProtocol = Literal["consumer", "classic"]
 """KIP-848's, where the brokers assign the partitions, and the one before it."""
 
+CRITICAL_ONLY: Final = 2
+"""``log_level`` of clients whose errors are told by their callers."""
+CONNECT_S: Final = 10.0
+"""For so long a look-up waits for the brokers."""
+
 _FIXED_CONSUMER: Final[Mapping[str, Option]] = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,

@@ -9,18 +9,16 @@ from typing import Final, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from consumer.stream.errors import HEALS_BY_ITSELF, StreamError, is_fatal, name_of, reason_of
+from consumer.stream.errors import StreamError, reason_of, unless_it_heals
 from consumer.stream.records import record_of
-from consumer.stream.settings import KafkaSettings
+from consumer.stream.settings import CONNECT_S, CRITICAL_ONLY, KafkaSettings
 from consumer.wire.dead_letter import SourceRecord
 
 Span = tuple[int, int]
 """First offset, and the one after the last."""
 
-_CONNECT_S: Final = 10.0
 _SILENCE_S: Final = 30.0
 _POLL_S: Final = 0.5
-_CRITICAL_ONLY: Final = 2
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +39,7 @@ class TopicReader:
                     "auto.offset.reset": "earliest",
                     "enable.partition.eof": True,
                     "allow.auto.create.topics": False,
-                    "log_level": _CRITICAL_ONLY,
+                    "log_level": CRITICAL_ONLY,
                     "error_cb": self._note,
                 },
                 logger=log,
@@ -70,8 +68,8 @@ class TopicReader:
             if error := message.error():
                 if error.code() == KafkaError._PARTITION_EOF:
                     open_ends.pop(message.partition() or 0, None)
-                elif is_fatal(error) or error.code() not in HEALS_BY_ITSELF:
-                    raise StreamError(f"{self._topic} cannot be read: {name_of(error)}: {error.str()}")
+                else:
+                    unless_it_heals(error, self._topic)
                 continue
             record = record_of(message)
             end = open_ends.get(record.partition)
@@ -102,7 +100,7 @@ class TopicReader:
 
     def _look_up(self, servers: str) -> dict[int, Span]:
         try:
-            found = self._consumer.list_topics(self._topic, timeout=_CONNECT_S).topics[self._topic]
+            found = self._consumer.list_topics(self._topic, timeout=CONNECT_S).topics[self._topic]
             if found.error is not None:
                 raise StreamError(f"topic {self._topic}: {found.error.str()}")
             return {each: self._watermarks(each) for each in sorted(found.partitions)}
@@ -112,7 +110,7 @@ class TopicReader:
             raise StreamError(f"cannot reach Kafka at {servers}: {reason}") from error
 
     def _watermarks(self, partition: int) -> Span:
-        low, high = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=_CONNECT_S)
+        low, high = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=CONNECT_S)
         return low, high
 
     def _note(self, error: KafkaError) -> None:

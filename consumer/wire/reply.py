@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from consumer.wire.codec import codec_of
 from consumer.wire.errors import Addressee, Codec, ReplyError
+from consumer.wire.fields import VERSION
 from engine.errors import ErrorCode
 from engine.request import NO_ITEMS, ItemIds, RecallResult
 
-VERSION = 1
 Status = Literal["ok", "expired", "rejected", "error"]
 
 _STATUS: Mapping[ErrorCode, Status] = {"expired": "expired", "cancelled": "expired", "overloaded": "rejected"}

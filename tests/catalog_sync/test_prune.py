@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
@@ -95,20 +95,26 @@ def test_what_an_instance_serves_or_keeps_stays(fleet: Fleet, pruner: Pruner) ->
         assert set(pruner.prune(0).versions) == {first.version, second.version}
 
 
-def test_a_version_that_becomes_current_while_pruning_stays(
-    fleet: Fleet, pruner: Pruner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def while_pruning(fleet: Fleet, monkeypatch: pytest.MonkeyPatch, act: Callable[[str], object]) -> str:
+    """An old version, to which ``act`` happens right after the pruner has looked at the fleet."""
     wanted = fleet.publish(range(5)).version
     for n in (6, 7, 8):
         fleet.publish(range(n))
     look = fleet.publisher.status
 
-    def then_activate() -> FleetStatus:
+    def then_act() -> FleetStatus:
         status = look()
-        fleet.publisher.activate(wanted)
+        act(wanted)
         return status
 
-    monkeypatch.setattr(fleet.publisher, "status", then_activate)
+    monkeypatch.setattr(fleet.publisher, "status", then_act)
+    return wanted
+
+
+def test_a_version_that_becomes_current_while_pruning_stays(
+    fleet: Fleet, pruner: Pruner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = while_pruning(fleet, monkeypatch, fleet.publisher.activate)
     assert wanted not in pruner.prune(0).versions
     assert get_bytes(fleet.redis, fleet.keys.chunk(wanted, 0)) is not None
     assert fleet.publisher.manifest(wanted)
@@ -117,17 +123,8 @@ def test_a_version_that_becomes_current_while_pruning_stays(
 def test_a_version_pinned_while_pruning_is_put_back(
     fleet: Fleet, pruner: Pruner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = fleet.publish(range(5)).version
-    for n in (6, 7, 8):
-        fleet.publish(range(n))
-    look = fleet.publisher.status
-
-    def then_pin() -> FleetStatus:
-        status = look()
-        Pins(fleet.redis, fleet.keys).serve("g", wanted)
-        return status
-
-    monkeypatch.setattr(fleet.publisher, "status", then_pin)
+    pins = Pins(fleet.redis, fleet.keys)
+    wanted = while_pruning(fleet, monkeypatch, lambda version: pins.serve("g", version))
     pruned = pruner.prune(0)
     assert wanted not in pruned.versions
     assert pruned.kept[wanted] == "pinned by group g meanwhile"

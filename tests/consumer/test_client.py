@@ -230,7 +230,7 @@ def test_a_missing_reply_topic_or_partition_is_said_on_entry(kafka: KafkaSetting
 
 
 def test_an_unreachable_broker_is_said_on_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("consumer.stream.client_transport._CONNECT_S", 0.5)
+    monkeypatch.setattr("consumer.stream.client_transport.CONNECT_S", 0.5)
 
     async def enter() -> None:
         async with RecallClient(KafkaSettings(bootstrap_servers="127.0.0.1:1")):

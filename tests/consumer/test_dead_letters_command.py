@@ -247,7 +247,7 @@ MSG_SIZE_TOO_LARGE = 10
 
 
 def test_no_broker_and_no_topic_are_one_line(made: Harness, capsys: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("consumer.stream.topic_reader._CONNECT_S", 0.5)
+    monkeypatch.setattr("consumer.stream.topic_reader.CONNECT_S", 0.5)
     assert main(["dead-letters", "list", "--bootstrap", "127.0.0.1:1"]) == 1
     assert error_of(capsys).startswith("cannot reach Kafka at 127.0.0.1:1")
     monkeypatch.setenv("RECALLSTREAM_KAFKA__DEAD_LETTER_TOPIC", "absent")

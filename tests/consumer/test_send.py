@@ -133,7 +133,7 @@ def test_a_request_that_cannot_be_written_is_one_line_and_exit_code_1(
 def test_no_broker_is_one_line_and_exit_code_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consumer.stream.client_transport._CONNECT_S", 0.5)
+    monkeypatch.setattr("consumer.stream.client_transport.CONNECT_S", 0.5)
     assert send("127.0.0.1:1", "--history", "1") == 1
     error = capsys.readouterr().err
     assert error.startswith("recallstream send: cannot reach Kafka at 127.0.0.1:1")
