@@ -70,6 +70,7 @@ class RecallEngine:
         self._searches = Lane(self.device, urgent=True)
         self._prefills = Lane(self.device) if settings.overlap else self._searches
         self._contexts = self._residency(pages)
+        self._limits = BatchLimits.of(settings, pages)
         self._pipeline = Pipeline(
             self._executor,
             self._contexts,
@@ -77,12 +78,12 @@ class RecallEngine:
             self._searches,
             self.device,
             self.spec.id,
+            self._limits,
             settings.max_batch_tokens,
         )
         self._prompts = PromptBuilder(self.spec)
         self._max_tokens = min(max_tokens, pages * PAGE_TOKENS)
         self._admission = Admission(self.spec, settings, self._prompts, self._max_tokens)
-        self._limits = BatchLimits.of(settings, pages)
 
     def _residency(self, pages: int) -> Residency:
         self._sessions = SessionTable(self._pool, int(self.settings.sessions * pages))

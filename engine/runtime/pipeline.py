@@ -1,12 +1,15 @@
 """Batches on the device: launched in order, a few at a time, finished in order."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, zip_longest
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.errors import DeviceError, RequestError
@@ -15,8 +18,10 @@ from engine.runtime.answers import Answer, answers_of
 from engine.runtime.executor import Executor
 from engine.runtime.lane import Lane, Mark
 from engine.runtime.layout import host_memory
+from engine.runtime.plan import BatchLimits
 from engine.runtime.prepared import PreparedRequest
 from engine.runtime.residency import Residency
+from engine.runtime.search_groups import search_groups, width_order
 from engine.runtime.search_input import SearchShape
 from engine.state.sessions import Context
 
@@ -24,19 +29,26 @@ DEPTH = 2
 """Batches on the device at a time: while one runs, the host prepares the next."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Search:
+    """A search of some requests of a batch; ``output``: on the host, valid after the batch's end."""
+
+    group: slice
+    shape: SearchShape
+    output: Tensor
+
+
 @dataclass(slots=True, eq=False)
 class Flight:
     """A batch on the device. Once it is finished there are ``answers`` or an ``error``.
 
-    ``marks``: its begin, the end of the prefill, its end; ``output``: on the host, valid after its end.
-    ``hidden`` is kept alive until another lane has read it.
+    ``marks``: its begin, the end of the prefill, its end. ``hidden`` is kept alive until another lane has read it.
     """
 
     batch: Sequence[PreparedRequest]
     contexts: Sequence[Context]
     marks: tuple[Mark, Mark, Mark]
-    shape: SearchShape
-    output: Tensor
+    searches: Sequence[Search]
     hidden: Tensor
     answers: list[Answer] | None = None
     error: Exception | None = None
@@ -57,8 +69,8 @@ class Flight:
 
 
 class Pipeline:
-    """``prefills`` and ``searches``: the lanes of the two stages, which may be the same one; ``max_tokens``: those that
-    one batch may have computed.
+    """``prefills`` and ``searches``: the lanes of the two stages, which may be the same one; ``limits``: the sizes that
+    searches are rounded up to; ``max_tokens``: those that one batch may have computed.
 
     Used from one thread.
     """
@@ -71,11 +83,13 @@ class Pipeline:
         searches: Lane,
         device: torch.device,
         model: str,
+        limits: BatchLimits,
         max_tokens: int,
     ) -> None:
         self._executor, self._contexts = executor, contexts
         self._prefills, self._searches = prefills, searches
-        self._device, self._model, self._max_tokens = device, model, max_tokens
+        self._device, self._model = device, model
+        self._limits, self._max_tokens = limits, max_tokens
         self._flights: deque[Flight] = deque()
         self._hidden_read: Mark | None = None
 
@@ -105,10 +119,11 @@ class Pipeline:
             self._finish_oldest()
 
     def _start_some(self, waiting: Sequence[tuple[PreparedRequest, Context]]) -> Flight:
-        """As many of the first as may run at once."""
+        """As many of the first as may run at once, narrow beams first."""
         tokens = accumulate(len(context.tokens) - context.reused for _, context in waiting)
         count = max(1, sum(upto <= self._max_tokens for upto in tokens))
-        batch, contexts = zip(*waiting[:count], strict=True)
+        order = width_order([item.widths for item, _ in waiting[:count]])
+        batch, contexts = zip(*(waiting[place] for place in order), strict=True)
         self._wait_for_place()
         self._contexts.fill(contexts, self._finish_another)
         return self._start(batch, contexts)
@@ -137,19 +152,33 @@ class Pipeline:
             )
             prefilled = self._prefills.mark()
 
-        def take_hidden(into: Tensor | None) -> Tensor:
-            self._searches.after(prefilled)
-            rows = hidden[: len(batch)]
-            taken = rows.clone() if into is None else into[: len(batch)].copy_(rows)
-            self._hidden_read = self._searches.mark()
-            return taken
+        rows: list[Tensor] = []
 
+        def take_hidden(group: slice, into: Tensor | None) -> Tensor:
+            if not rows:  # all at once: the next prefill waits for this, and not for the searches
+                self._searches.after(prefilled)
+                rows.append(hidden[: len(batch)].clone())
+                self._hidden_read = self._searches.mark()
+            taken = rows[0][group]
+            return taken if into is None else into[: len(taken)].copy_(taken)
+
+        groups = search_groups([item.widths for item in batch], self._limits.request_sizes, self._limits.widths)
         with self._searches.active():
-            shape, output = self._executor.search(batch, pages, take_hidden)
-            host = host_memory(output.nbytes, self._device)
-            host.copy_(output, non_blocking=True)
+            searches = [self._search(group, batch[group], pages[group], take_hidden) for group in groups]
             marks = begin, prefilled, self._searches.mark()
-        return Flight(batch, contexts, marks, shape, host, hidden)
+        return Flight(batch, contexts, marks, searches, hidden)
+
+    def _search(
+        self,
+        group: slice,
+        batch: Sequence[PreparedRequest],
+        pages: Sequence[NDArray[np.int32]],
+        take_hidden: Callable[[slice, Tensor | None], Tensor],
+    ) -> Search:
+        shape, output = self._executor.search(batch, pages, partial(take_hidden, group))
+        host = host_memory(output.nbytes, self._device)
+        host.copy_(output, non_blocking=True)
+        return Search(group, shape, host)
 
     def _finish_oldest(self) -> None:
         flight = self._flights.popleft()
@@ -171,12 +200,19 @@ class Pipeline:
         begin, prefilled, end = flight.marks
         end.wait()
         prefill_ms, decode_ms = prefilled.milliseconds_since(begin), end.milliseconds_since(prefilled)
-        found = flight.shape.outputs().arrays(flight.output)
-        for context, width in zip(flight.contexts, found["widths"][:, -1], strict=False):
-            if width < 0 or context.erase:
-                self._contexts.clear(context)
+        found = [search.shape.outputs().arrays(search.output) for search in flight.searches]
+        for search, each in zip(flight.searches, found, strict=True):
+            for context, width in zip(flight.contexts[search.group], each["widths"][:, -1], strict=False):
+                if width < 0 or context.erase:
+                    self._contexts.clear(context)
         reused = [context.reused for context in flight.contexts]
-        return list(answers_of(flight.batch, found, self._model, reused, prefill_ms, decode_ms))
+        return [
+            answer
+            for search, each in zip(flight.searches, found, strict=True)
+            for answer in answers_of(
+                flight.batch[search.group], each, self._model, reused[search.group], prefill_ms, decode_ms
+            )
+        ]
 
 
 @contextmanager
