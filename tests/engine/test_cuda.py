@@ -205,7 +205,6 @@ def test_batches_in_flight_do_not_disturb_each_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "elsewhere", [{}, {"context_pages": 44, "sessions_host_bytes": 1 << 28}], ids=["device", "host"]
 )
-@pytest.mark.usefixtures("kernels")
 def test_resident_contexts_answer_as_cold_ones_do_from_graphs_and_with_batches_in_flight(
     tmp_path: Path, elsewhere: dict[str, int]
 ) -> None:
