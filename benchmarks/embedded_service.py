@@ -2,19 +2,21 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from consumer.serving.service import ServingLoop
 from consumer.serving.settings import BatchSettings
-from consumer.stream.mock_cluster import CLIENT_SETTINGS, MockCluster
+from consumer.stream.mock_cluster import MockCluster
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.settings import RecallDefaults, WireLimits
 from engine.errors import RecallstreamError
 from engine.recall_engine import RecallEngine
 
 _READY_S = 30.0
+_NO_WAIT: Mapping[str, int] = {"fetch.wait.max.ms": 1}
+"""Brokers answer a waiting fetch when a record comes; this one does when its time is over."""
 
 
 @contextmanager
@@ -26,7 +28,7 @@ def embedded_service(
     ``more``: of ``ServingLoop``. Raises RecallstreamError if it is not up in time, or when it has failed.
     """
     logging.getLogger("consumer").addHandler(logging.NullHandler())  # a failure is raised here
-    kafka = KafkaSettings(consumer_options=dict(CLIENT_SETTINGS))
+    kafka = KafkaSettings(consumer_options=dict(_NO_WAIT))
     topics = {kafka.request_topic: partitions, kafka.reply_topic: 1, kafka.dead_letter_topic: 1}
     limit_ms = int(deadline_s * 1e3)
     with MockCluster(topics) as broker:

@@ -1,13 +1,12 @@
-"""The whole service under load: requests through Kafka (the mock cluster, in this process) and back.
+"""The whole service under load: requests through Kafka and back. The mock cluster is in this process, the client in one
+of its own.
 
 A closed loop keeps so many requests in the air, each with a history never seen before; or requests arrive at random, at
 a given rate. The rate is compared with what the same engine does offline, in this run, with batches of that size.
 """
 
-import asyncio
 import tempfile
-import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +15,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from benchmarks.card import CardWatch
 from benchmarks.cases import Precision
 from benchmarks.embedded_service import embedded_service
 from benchmarks.engine_run import load_engine, narrowed, random_catalog, results
+from benchmarks.generator import Generator, Load, Told, generator
 from benchmarks.measure import Timing, WallLimit, wall_ms
 from benchmarks.results import ReportFile, Row
 from benchmarks.shapes import SHAPES, pages_for, write_model
 from benchmarks.summary import ONLINE, TRACED
 from benchmarks.timeline import traced
-from consumer.client import RecallClient
 from consumer.serving.settings import BatchSettings
 from consumer.stream.settings import KafkaSettings
 from engine.errors import RecallstreamError
@@ -40,7 +38,6 @@ from engine.settings import EngineSettings
 _OFFLINE_RUNS = 8
 _TRACED_REQUESTS = 24  # a trace of more takes longer to write and read than all rounds
 _TIMEOUT_S = 30.0
-_TOP_K = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +56,7 @@ class OnlineOptions:
     """Contexts and widths are uniform between their two ends.
 
     ``pressures``: one measurement each;
-    ``requests`` of each round; ``trace``: one more round, profiled, on CUDA.
+    ``requests`` of each round; ``top_k``: at most; ``trace``: one more round, profiled, on CUDA.
     """
 
     contexts: tuple[int, int]
@@ -67,6 +64,7 @@ class OnlineOptions:
     pressures: tuple[Pressure, ...] = (Pressure(4),)
     requests: int = 100
     rounds: int = 3
+    top_k: int = 100
     precision: Precision = "bf16"
     trace: bool = False
 
@@ -80,17 +78,6 @@ class OnlineOptions:
             "outstanding": pressure.outstanding,
             "mixed": low < high or narrow < wide,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """One request to be: a history (item ids, oldest first) and a beam."""
-
-    history: NDArray[np.int64]
-    width: int
-
-
-Send = Callable[[Load], Coroutine[Any, Any, None]]
 
 
 class LoadMaker:
@@ -110,7 +97,7 @@ class LoadMaker:
         prompt = self._spec.prompts["default"]
         around = self._spec.prompt_tokens(prompt, 0)
         events = (context - around) // (self._spec.prompt_tokens(prompt, 1) - around)
-        return Load(self._random.integers(0, self._items, events), width)
+        return Load(self._random.integers(0, self._items, events), width, min(self._options.top_k, width))
 
 
 @contextmanager
@@ -121,7 +108,7 @@ def loaded_model(model: str, items: int, options: OnlineOptions, device: torch.d
         path = Path(model) if shape is None else write_model(shape, Path(scratch), device)
         spec = ModelSpec.load(path)
         batch = min(2 * max(each.outstanding for each in options.pressures), BatchSettings().max_requests)
-        width = max(options.widths[1], _TOP_K)
+        width = max(options.widths[1], options.top_k)
         values: dict[str, Any] = {
             "model": path,
             "device": "cuda" if device.type == "cuda" else "cpu",
@@ -147,7 +134,7 @@ def run_online(
     """
     make = LoadMaker(engine, options, items)
     offline = {load: report.add(offline_rate(engine, make, options, load)) for load in options.pressures}
-    with embedded_service(engine, partitions=2, deadline_s=_TIMEOUT_S) as (kafka, _):
+    with generator() as clients, embedded_service(engine, partitions=2, deadline_s=_TIMEOUT_S) as (kafka, _):
         for load, alone in offline.items():
             yield alone
             before, rounds = engine.stats(), []
@@ -155,20 +142,22 @@ def run_online(
                 for number in range(options.rounds):
                     if limit.passed:
                         return
-                    row = asyncio.run(_round(kafka, make.take(options.requests), load))
+                    row = _round(clients, kafka, make.take(options.requests), load)
                     rounds.append(report.add({"what": f"round {number + 1}", **options.fields(load), **row}))
                     yield rounds[-1]
             if options.trace and engine.device.type == "cuda":
-                yield report.add({"what": TRACED, **options.fields(load), **_traced(kafka, make, options, load)})
+                yield report.add(
+                    {"what": TRACED, **options.fields(load), **_traced(clients, kafka, make, options, load)}
+                )
             counts = {name: value - before[name] for name, value in engine.stats().items()}
             whole = _whole(rounds, alone, counts) | {"card": watch.summary()}
             yield report.add({"what": ONLINE, **options.fields(load), **whole})
 
 
-def _traced(kafka: KafkaSettings, make: LoadMaker, options: OnlineOptions, load: Pressure) -> Row:
+def _traced(clients: Generator, kafka: KafkaSettings, make: LoadMaker, options: OnlineOptions, load: Pressure) -> Row:
     """A round under the profiler, which makes it slower; how busy the device was."""
     with traced() as timeline:
-        row = asyncio.run(_round(kafka, make.take(min(options.requests, _TRACED_REQUESTS)), load))
+        row = _round(clients, kafka, make.take(min(options.requests, _TRACED_REQUESTS)), load)
     return row | {"device": timeline.row()}
 
 
@@ -215,61 +204,31 @@ def offline_rate(engine: RecallEngine, make: LoadMaker, options: OnlineOptions, 
 def _requests(engine: RecallEngine, loads: Sequence[Load]) -> list[RecallRequest]:
     levels = len(engine.spec.levels)
     return [
-        RecallRequest(beam=BeamPolicy((load.width,) * levels), top_k=min(_TOP_K, load.width), history=load.history)
-        for load in loads
+        RecallRequest(beam=BeamPolicy((load.width,) * levels), top_k=load.top_k, history=load.history) for load in loads
     ]
 
 
-async def _round(kafka: KafkaSettings, loads: Sequence[Load], pressure: Pressure) -> Row:
-    """All of ``loads`` under this pressure."""
-    latencies: list[float] = []
-    stages: dict[str, list[float]] = {}
+def _round(clients: Generator, kafka: KafkaSettings, loads: Sequence[Load], pressure: Pressure) -> Row:
+    """All of ``loads`` under this pressure. Raises RecallstreamError."""
+    if pressure.rate is None:
+        told = clients.keep_in_the_air(kafka, loads, pressure.outstanding).result()
+    else:  # a Poisson process, the same moments in every run
+        moments = np.random.default_rng(11).exponential(1 / pressure.rate, len(loads)).cumsum()
+        told = clients.send_at(kafka, loads, moments).result()
+    return round_row(told)
 
-    async with RecallClient(kafka, timeout=_TIMEOUT_S) as client:
 
-        async def send(load: Load) -> None:
-            begin = time.perf_counter()
-            reply = await client.recall(history=load.history, beam={"width": load.width}, top_k=min(_TOP_K, load.width))
-            latencies.append((time.perf_counter() - begin) * 1e3)
-            if reply.status != "ok":
-                raise RecallstreamError(f"a reply of status {reply.status}: {reply.error}")
-            for stage, milliseconds in reply.timing_ms.items():
-                stages.setdefault(stage, []).append(milliseconds)
-
-        begin = time.perf_counter()
-        if pressure.rate is None:
-            await _closed_loop(send, loads, pressure.outstanding)
-        else:
-            await _arrivals(send, loads, pressure.rate)
-        seconds = time.perf_counter() - begin
+def round_row(told: Sequence[Told]) -> Row:
+    """Raises RecallstreamError if not all are answered."""
+    if failed := [each for each in told if each.status != "ok"]:
+        raise RecallstreamError(f"{len(failed)} replies are not ok, the first is {failed[0].status}")
+    latencies = [each.at * 1e3 for each in told]
     percentiles = quantiles(latencies, n=100, method="inclusive") if len(latencies) > 1 else latencies * 99
     return {
         "ms": round(median(latencies), 4),
         "p99_ms": round(percentiles[98], 4),
         "max_ms": round(max(latencies), 4),
-        "requests": len(latencies),
-        "requests_per_s": round(len(latencies) / seconds, 3),
-        "stages_ms": {stage: round(median(values), 4) for stage, values in stages.items()},
+        "requests": len(told),
+        "requests_per_s": round(len(told) / max(each.due + each.at for each in told), 3),
+        "stages_ms": {stage: round(median(each.timing_ms[stage] for each in told), 4) for stage in told[0].timing_ms},
     }
-
-
-async def _closed_loop(send: Send, loads: Sequence[Load], outstanding: int) -> None:
-    queue = iter(loads)
-
-    async def work() -> None:
-        for load in queue:
-            await send(load)
-
-    async with asyncio.TaskGroup() as workers:
-        for _ in range(outstanding):
-            workers.create_task(work())
-
-
-async def _arrivals(send: Send, loads: Sequence[Load], rate: float) -> None:
-    """A Poisson process, the same moments in every run."""
-    moments = np.random.default_rng(11).exponential(1 / rate, len(loads)).cumsum()
-    begin = time.perf_counter()
-    async with asyncio.TaskGroup() as tasks:
-        for load, moment in zip(loads, moments, strict=True):
-            await asyncio.sleep(max(0.0, begin + moment - time.perf_counter()))
-            tasks.create_task(send(load))

@@ -2,21 +2,19 @@
 
 ``python -m benchmarks.overload [--model NAME]``. First the capacity: replies a second with enough requests in the air.
 Then arrivals at 0.5 to 3 times that, at random and with bursts of ten times the rate, through Kafka (the mock cluster,
-in this process). Every request has a deadline counted from the moment at which it was meant to be sent, and so is its
-latency: a generator that falls behind makes them later, not fewer.
+in this process), from a process of their own. Every request has a deadline counted from the moment at which it was
+meant to be sent, and so is its latency: a generator that falls behind makes them later, not fewer.
 """
 
 import argparse
-import asyncio
-import itertools
 import json
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -24,15 +22,14 @@ from numpy.typing import NDArray
 
 from benchmarks.card import CardWatch, describe, device_name
 from benchmarks.embedded_service import embedded_service
-from benchmarks.online import Load, LoadMaker, OnlineOptions, Pressure, loaded_model
+from benchmarks.generator import TIMEOUT_S, Generator, Load, Told, generator
+from benchmarks.online import LoadMaker, OnlineOptions, Pressure, loaded_model
 from benchmarks.results import ReportFile, Row, default_path
-from consumer.client import RecallClient
 from consumer.serving.load_settings import LoadSettings
 from consumer.serving.prior import prior_of_engine
 from consumer.serving.service import ServingLoop
 from consumer.serving.settings import BatchSettings
 from consumer.stream.settings import KafkaSettings
-from consumer.wire.reply import RecallReply
 from engine.errors import RecallstreamError
 from engine.recall_engine import RecallEngine
 
@@ -41,9 +38,10 @@ BURST_EVERY_S, BURST_S, BURST = 2.0, 0.2, 10.0
 WITHIN = 0.9
 """Of its peak goodput has to stay, and of all that comes where that is less."""
 
-_WARM_S, _LONGEST_S = 3.0, 60.0
+_WARM_S = 3.0
 _TOP_K = 32
 _PARTITIONS = 4
+_LOOK_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +53,6 @@ class Plan:
     times: tuple[float, ...] = (0.5, 0.8, 1.0, 1.5, 2.0, 3.0)
     patterns: tuple[Pattern, ...] = get_args(Pattern)
     ladders: tuple[LoadSettings, ...] = (LoadSettings(), LoadSettings(degrade=("beam", "history")))
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """``at``: seconds after the intended send time."""
-
-    reply: RecallReply
-    at: float
 
 
 def arrivals(pattern: Pattern, rate: float, seconds: float) -> NDArray[np.float64]:
@@ -83,109 +73,84 @@ def service(engine: RecallEngine, load: LoadSettings) -> AbstractContextManager[
     return embedded_service(
         engine,
         partitions=_PARTITIONS,
-        deadline_s=_LONGEST_S,
+        deadline_s=TIMEOUT_S,
         load=load,
         prior=prior_of_engine(engine),
         catalogs=engine.catalogs,
     )
 
 
-async def capacity(kafka: KafkaSettings, make: LoadMaker, outstanding: int, seconds: float) -> Row:
+def capacity(clients: Generator, kafka: KafkaSettings, loads: Sequence[Load], outstanding: int, seconds: float) -> Row:
     """Replies a second with so many requests in the air, once batches have settled.
 
     Raises RecallstreamError if too few came to tell.
     """
-    answered: list[float] = []
-    end = time.perf_counter() + _WARM_S + seconds
-
-    async with RecallClient(kafka, timeout=_LONGEST_S) as client:
-
-        async def work(loads: Sequence[Load]) -> None:
-            for load in itertools.cycle(loads):
-                if time.perf_counter() > end:
-                    return
-                reply = await _ask(client, load, None)
-                if reply.status == "ok":
-                    answered.append(time.perf_counter())
-
-        async with asyncio.TaskGroup() as workers:
-            for _ in range(outstanding):
-                workers.create_task(work(make.take(16)))
-    settled = [moment for moment in sorted(answered) if end - seconds < moment]
+    told = clients.keep_in_the_air(kafka, loads, outstanding, _WARM_S + seconds).result()
+    answered = sorted(each.due + each.at for each in told if each.status == "ok")
+    settled = [moment for moment in answered if _WARM_S < moment < _WARM_S + seconds]
     if len(settled) < 2 or settled[0] == settled[-1]:
         raise RecallstreamError(f"{len(settled)} replies within {seconds:g} s: too few to tell the capacity")
     rate = sum(moment > settled[0] for moment in settled) / (settled[-1] - settled[0])
     return {"what": "capacity", "outstanding": outstanding, "requests_per_s": round(rate, 3)}
 
 
-async def sweep_one(
-    kafka: KafkaSettings, loop: ServingLoop, loads: Sequence[Load], moments: NDArray[np.float64], plan: Plan
+def sweep_one(
+    clients: Generator,
+    kafka: KafkaSettings,
+    loop: ServingLoop,
+    loads: Sequence[Load],
+    moments: NDArray[np.float64],
+    plan: Plan,
 ) -> Row:
     """All arrivals at their moments; what became of them."""
-    told: list[Told] = []
+    sweep = clients.send_at(kafka, loads, moments, plan.deadline_s)
     queued = [0]
-    done = asyncio.Event()
-
-    async def watch() -> None:
-        while not done.is_set():
-            queued.append(loop.snapshot().queued)
-            await asyncio.sleep(0.02)
-
-    async with RecallClient(kafka, timeout=_LONGEST_S) as client:
-        begin, wall = time.perf_counter() + 0.1, time.time() + 0.1
-
-        async def send(load: Load, moment: float) -> None:
-            reply = await _ask(client, load, round((wall + moment + plan.deadline_s) * 1e3))
-            told.append(Told(reply, time.perf_counter() - begin - moment))
-
-        watcher = asyncio.create_task(watch())
-        async with asyncio.TaskGroup() as tasks:
-            for load, moment in zip(loads, moments, strict=True):
-                await asyncio.sleep(max(0.0, begin + moment - time.perf_counter()))
-                tasks.create_task(send(load, float(moment)))
-        done.set()
-        await watcher
+    while not wait([sweep], _LOOK_S).done:
+        queued.append(loop.snapshot().queued)
     return {
-        **summary(told, float(moments[-1]), plan.deadline_s),
+        **summary(sweep.result(), float(moments[-1]), plan.deadline_s),
         "longest_queue": max(queued),
         "prediction_error": round(loop.snapshot().prediction_errors.get("level", 0.0), 4),
     }
 
 
 def summary(told: Sequence[Told], seconds: float, deadline_s: float) -> Row:
-    """``goodput``: answers a second that were at the client before their deadline; ``p50_ms`` of all answers."""
-    ok = [each for each in told if each.reply.status == "ok"]
+    """``goodput``: answers that were at the client before their deadline, a second until the last of them was there;
+    ``p50_ms`` of all answers; ``seconds`` of arrivals.
+    """
+    ok = [each for each in told if each.status == "ok"]
     in_time = [each for each in ok if each.at <= deadline_s]
     latencies = [each.at * 1e3 for each in ok] or [0.0]
-    steps = Counter(step for each in in_time for step in each.reply.degraded)
+    steps = Counter(step for each in in_time for step in each.degraded)
+    until = max([seconds, *(each.due + each.at for each in in_time)])
     return {
         "requests": len(told),
         "offered_per_s": round(len(told) / seconds, 3),
-        "goodput_per_s": round(len(in_time) / seconds, 3),
-        "degraded": round(sum(bool(each.reply.degraded) for each in in_time) / max(1, len(in_time)), 4),
+        "goodput_per_s": round(len(in_time) / until, 3),
+        "degraded": round(sum(bool(each.degraded) for each in in_time) / max(1, len(in_time)), 4),
         "degraded_steps": dict(steps),
         "late": len(ok) - len(in_time),
-        **{status: sum(each.reply.status == status for each in told) for status in ("rejected", "expired", "error")},
+        **{status: sum(each.status == status for each in told) for status in ("rejected", "expired", "error")},
         **{f"p{at}_ms": round(float(np.percentile(latencies, at)), 3) for at in (50, 99)},
         "max_ms": round(max(latencies), 3),
     }
 
 
-def run(engine: RecallEngine, make: LoadMaker, plan: Plan, report: ReportFile) -> Iterator[Row]:
+def run(engine: RecallEngine, clients: Generator, make: LoadMaker, plan: Plan, report: ReportFile) -> Iterator[Row]:
     """The capacity, a row a load, and for each pattern what they come to. Raises RecallstreamError."""
     with service(engine, LoadSettings(turn_away=False)) as (kafka, _):
         most = 3 * min(BatchSettings().max_requests, engine.settings.max_batch)
-        full = report.add(asyncio.run(capacity(kafka, make, most, max(5.0, plan.seconds / 2))))
+        full = report.add(capacity(clients, kafka, make.take(16 * most), most, max(5.0, plan.seconds / 2)))
     yield full
     for load in plan.ladders:
         with service(engine, load) as (kafka, loop):
             warm = arrivals("poisson", 0.5 * full["requests_per_s"], _WARM_S)
-            asyncio.run(sweep_one(kafka, loop, make.take(len(warm)), warm, plan))  # the cost model learns
+            sweep_one(clients, kafka, loop, make.take(len(warm)), warm, plan)  # the cost model learns
             for pattern in plan.patterns:
                 rows = []
                 for times in plan.times:
                     moments = arrivals(pattern, times * full["requests_per_s"], plan.seconds)
-                    done = asyncio.run(sweep_one(kafka, loop, make.take(len(moments)), moments, plan))
+                    done = sweep_one(clients, kafka, loop, make.take(len(moments)), moments, plan)
                     case = {"what": "load", "pattern": pattern, "times": times, "ladder": list(load.degrade)}
                     rows.append(report.add(case | done))
                     yield rows[-1]
@@ -204,11 +169,6 @@ def verdict(rows: Sequence[Row], deadline_s: float) -> Row:
     }
 
 
-async def _ask(client: RecallClient, load: Load, deadline_ms: int | None) -> RecallReply:
-    given: dict[str, Any] = {} if deadline_ms is None else {"deadline_ms": deadline_ms}
-    return await client.recall(history=load.history, beam={"width": load.width}, top_k=min(_TOP_K, load.width), **given)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="qwen3-1.7b", help="a shape with random weights, or a model directory")
@@ -221,15 +181,19 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    options = OnlineOptions(tuple(asked.contexts), (asked.beam, asked.beam), pressures=(Pressure(8),))
+    options = OnlineOptions(tuple(asked.contexts), (asked.beam, asked.beam), pressures=(Pressure(8),), top_k=_TOP_K)
     narrower = replace(options, widths=(asked.beam // 2, asked.beam))  # the ladder's widths have graphs, too
     plan = Plan(asked.deadline_ms / 1e3, asked.seconds, tuple(asked.times))
     name = Path(asked.model).name
     path = asked.out or default_path(f"overload-{name}", device_name(device))
     head = {"kind": "overload", **describe(device), "model": name, "items": asked.items, "beam": asked.beam}
     report = ReportFile(path, head | {"contexts": asked.contexts, "deadline_ms": asked.deadline_ms})
-    with loaded_model(asked.model, asked.items, narrower, device) as engine, CardWatch(engine.device) as watch:
-        for row in run(engine, LoadMaker(engine, options, asked.items), plan, report):
+    with (
+        generator() as clients,
+        loaded_model(asked.model, asked.items, narrower, device) as engine,
+        CardWatch(engine.device) as watch,
+    ):
+        for row in run(engine, clients, LoadMaker(engine, options, asked.items), plan, report):
             print(json.dumps(row), flush=True)
         report.note(card=watch.summary())
 

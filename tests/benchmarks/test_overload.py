@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.overload import BURST, BURST_EVERY_S, BURST_S, Told, arrivals, summary, verdict
+from benchmarks.generator import Told
+from benchmarks.overload import BURST, BURST_EVERY_S, BURST_S, arrivals, summary, verdict
 from benchmarks.plot_overload import overload_figure
-from consumer.wire.reply import RecallReply
 from docs.performance_load import overload_section
 
 
-def reply(status: Any, at: float, *degraded: str) -> Told:
-    return Told(RecallReply(v=1, status=status, degraded=degraded, scores=np.empty(0, np.float32)), at)
+def reply(status: str, at: float, *degraded: str, due: float = 0.0) -> Told:
+    return Told(status, degraded, {}, due, at)
 
 
 @pytest.mark.parametrize("pattern", ["poisson", "bursts"])
@@ -40,6 +40,11 @@ def test_only_answers_before_the_deadline_count_as_goodput() -> None:
     row = summary(told, 2.0, 0.5)
     assert (row["goodput_per_s"], row["late"], row["rejected"], row["expired"]) == (1.0, 1, 1, 1)
     assert (row["degraded"], row["degraded_steps"], row["max_ms"]) == (0.5, {"beam": 1}, 600.0)
+
+
+def test_goodput_is_taken_until_the_last_answer_so_that_a_queue_left_over_is_no_speed() -> None:
+    told = [reply("ok", 0.2), reply("ok", 0.8, due=1.7), reply("rejected", 3.0, due=1.0)]
+    assert summary(told, 2.0, 1.0)["goodput_per_s"] == 0.8  # 2 in 2.5 s
 
 
 def test_the_verdict_asks_for_all_that_comes_or_the_peak() -> None:
