@@ -27,13 +27,14 @@ class MovieLens:
 
     Item id ``i`` (1-based) is row ``i`` of the item file; ``titles``, ``years`` (0: unknown) and ``genres`` are
     ``[items]``. The events of user ``u``, oldest first, are ``events[begin[u]:begin[u + 1]]``: int64 item ids by
-    (time, file order); ``begin`` is int64 ``[users + 1]``.
+    (time, file order); ``times``, beside them, are int64 Unix seconds; ``begin`` is int64 ``[users + 1]``.
     """
 
     titles: tuple[str, ...]
     years: NDArray[np.int32]
     genres: tuple[tuple[str, ...], ...]
     events: NDArray[np.int64]
+    times: NDArray[np.int64]
     begin: NDArray[np.int64]
 
     @property
@@ -80,13 +81,15 @@ def load_movielens(directory: Path) -> MovieLens:
     if item.null_count:
         raise DataError(f"{directory / 'ml-1m.inter'}: {item.null_count} ratings name an item that ml-1m.item lacks")
     user = ratings["user_id:token"].combine_chunks().dictionary_encode().indices.to_numpy()
-    order = np.lexsort((ratings["timestamp:float"].to_numpy(), user))  # stable: file order breaks ties
+    times = ratings["timestamp:float"].to_numpy()
+    order = np.lexsort((times, user))  # stable: file order breaks ties
     years = pc.cast(films["release_year:float"], pa.float64()).fill_null(0).to_numpy().astype(np.int32)
     return MovieLens(
         titles=tuple(films["movie_title:token"].to_pylist()),
         years=years,
         genres=tuple(tuple(words.split()) for words in films["genre:token"].to_pylist()),
         events=item.to_numpy()[order].astype(np.int64) + 1,
+        times=times[order].astype(np.int64),
         begin=np.concatenate(([0], np.cumsum(np.bincount(user)))).astype(np.int64),
     )
 
