@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from engine.catalog.catalog import Catalog
+from engine.catalog.ferry import upload
 from engine.catalog.filters import FilterKey
 
 
@@ -14,10 +15,10 @@ class PlacedItems:
     def __init__(self, catalog: Catalog, device: torch.device) -> None:
         self.items = catalog.items
         self._index = catalog.tags
-        self._codes = _upload(catalog.sids.view(np.int16 if catalog.sids.dtype == np.uint16 else np.int32), device)
-        self._recallable = _upload(catalog.recallable, device)
-        self._bits = _upload(catalog.tags.bits, device)
-        self._runs = _upload(catalog.tags.items_flat, device)
+        self._codes = upload(catalog.sids.view(np.int16 if catalog.sids.dtype == np.uint16 else np.int32), device)
+        self._recallable = upload(catalog.recallable, device)
+        self._bits = upload(catalog.tags.bits, device)
+        self._runs = upload(catalog.tags.items_flat, device)
 
     @property
     def nbytes(self) -> int:
@@ -52,8 +53,3 @@ class PlacedItems:
         held = torch.zeros_like(self._recallable)
         held[self._runs[self._index.run_of(tag)].long()] = True
         return held
-
-
-def _upload(array: np.ndarray, device: torch.device) -> Tensor:
-    # a copy in any case: the host array may be a read-only view of a file's bytes
-    return torch.tensor(array, device=device)

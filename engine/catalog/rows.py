@@ -8,6 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.catalog.ferry import download
+
 IntArray = NDArray[np.int32]
 
 
@@ -43,7 +45,7 @@ class RowMap:
         rows[at] = torch.arange(base, base + len(at), dtype=torch.int32, device=device)
         indexes = torch.full((base + len(before) + 1,), -1, dtype=torch.int32, device=device)
         indexes[rows.long()] = torch.arange(items, dtype=torch.int32, device=device)
-        return cls(base, rows, rows.cpu().numpy(), indexes.cpu().numpy())
+        return cls(base, rows, download(rows), download(indexes))
 
     @property
     def items(self) -> int:
