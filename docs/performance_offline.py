@@ -156,7 +156,8 @@ def _best_table(found: Sequence[Line]) -> Iterator[str]:
 def _beams_table(found: Sequence[Line]) -> Iterator[str]:
     for group in compared_beams(found):
         widest = group[0]
-        yield "### Scheduled beams and a margin beside a fixed width\n"
+        of = "" if widest.case["precision"] == "bf16" else f", {widest.case['precision']}"
+        yield f"### Scheduled beams and a margin beside a fixed width{of}\n"
         yield from table(
             ("beam", "context", "batch", "ms", "of the fixed width's", "decode ms", "of it"),
             [
