@@ -1,11 +1,15 @@
 """The users of a replayed day: who asks when, and what became of it."""
 
 import asyncio
+import multiprocessing
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from multiprocessing.synchronize import Event
 from typing import Any
 
 import numpy as np
@@ -21,6 +25,23 @@ WINDOW, LEVEL = 100, 0.95
 """Visits that are compared with the same ones of an undisturbed run, and how near they have to come."""
 
 _LOOK_AHEAD = 512
+_halfway: Event | None = None
+
+
+@contextmanager
+def other_process() -> Iterator[tuple[ProcessPoolExecutor, Event]]:
+    """Where users live: they take no time from the service's interpreter. The event is set when half of those who come
+    in turn were answered.
+    """
+    context = multiprocessing.get_context("spawn")
+    halfway = context.Event()
+    with ProcessPoolExecutor(1, context, _tell, (halfway,)) as process:
+        yield process, halfway
+
+
+def _tell(halfway: Event) -> None:
+    global _halfway
+    _halfway = halfway
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +55,36 @@ class Answer:
     whole: bool
 
 
+@dataclass(frozen=True, slots=True)
 class Users:
     """``prefix`` begins their ids. A visit sends what is new; where no history is held for the user, all of it.
 
     A user waits for his reply: his next visit is due when that is there at the earliest.
     """
 
-    def __init__(self, kafka: KafkaSettings, day: Day, beam: int, prefix: str) -> None:
-        self._client = RecallClient(kafka, timeout=TIMEOUT_S)
-        self._day, self._prefix = day, prefix
-        self._asked: dict[str, Any] = {"beam": {"width": beam}, "top_k": min(100, beam)}
-        self.answers: list[Answer] = []
-        self.begun = 0.0
+    kafka: KafkaSettings
+    day: Day
+    beam: int
+    prefix: str
 
-    async def in_turn(self, visits: Sequence[Visit], outstanding: int, on_answer: Callable[[], None]) -> None:
-        """In their order, as fast as they are answered, so many in the air; ``on_answer`` is called after each."""
+    def in_turn(self, visits: Sequence[Visit], outstanding: int) -> list[Answer]:
+        """In their order, as fast as they are answered, so many in the air."""
+        return asyncio.run(_InTheAir(self).in_turn(visits, outstanding))
+
+    def in_time(self, visits: Sequence[Visit], seconds: float) -> list[Answer]:
+        """At their times of the day, which goes by so fast that these visits take ``seconds``."""
+        return asyncio.run(_InTheAir(self).in_time(visits, seconds))
+
+
+class _InTheAir:
+    def __init__(self, users: Users) -> None:
+        self._users = users
+        self._client = RecallClient(users.kafka, timeout=TIMEOUT_S)
+        self._asked: dict[str, Any] = {"beam": {"width": users.beam}, "top_k": min(100, users.beam)}
+        self._answers: list[Answer] = []
+        self._begun = 0.0
+
+    async def in_turn(self, visits: Sequence[Visit], outstanding: int) -> list[Answer]:
         waiting, busy, freed = deque(visits), set[int](), asyncio.Condition()
 
         def take() -> Visit | None:
@@ -67,20 +103,22 @@ class Users:
                         await freed.wait()
                         continue
                 await self._visit(visit, time.perf_counter())
-                on_answer()
+                if len(self._answers) == len(visits) // 2 and _halfway is not None:
+                    _halfway.set()
                 async with freed:
                     busy.remove(visit.user)
                     freed.notify_all()
 
         async with self._client:
-            self.begun = time.perf_counter()
+            self._begun = time.perf_counter()
             async with asyncio.TaskGroup() as workers:
                 for _ in range(outstanding):
                     workers.create_task(work())
+        return self._answers
 
-    async def in_time(self, visits: Sequence[Visit], seconds: float) -> None:
-        """At their times of the day, which goes by so fast that these visits take ``seconds``."""
+    async def in_time(self, visits: Sequence[Visit], seconds: float) -> list[Answer]:
         locks = {visit.user: asyncio.Lock() for visit in visits}
+        free: dict[int, float] = {}
         first, last = visits[0].at, visits[-1].at
 
         async def come(visit: Visit, due: float) -> None:
@@ -88,26 +126,26 @@ class Users:
                 await self._visit(visit, max(due, free.get(visit.user, due)))
                 free[visit.user] = time.perf_counter()
 
-        free: dict[int, float] = {}
         async with self._client:
-            self.begun = time.perf_counter()
+            self._begun = time.perf_counter()
             async with asyncio.TaskGroup() as tasks:
                 for visit in visits:
-                    due = self.begun + (visit.at - first) * seconds / max(1, last - first)
+                    due = self._begun + (visit.at - first) * seconds / max(1, last - first)
                     await asyncio.sleep(max(0.0, due - time.perf_counter()))
                     tasks.create_task(come(visit, due))
+        return self._answers
 
     async def _visit(self, visit: Visit, due: float) -> None:
-        user, whole = f"{self._prefix}{visit.user}", False
+        user, day, whole = f"{self._users.prefix}{visit.user}", self._users.day, False
         try:
-            reply = await self._client.recall(user_id=user, append=self._day.new(visit), **self._asked)
+            reply = await self._client.recall(user_id=user, append=day.new(visit), **self._asked)
         except RecallError as error:
             if error.code != "need_history":
                 raise
             whole = True
-            reply = await self._client.recall(user_id=user, history=self._day.history(visit), **self._asked)
+            reply = await self._client.recall(user_id=user, history=day.history(visit), **self._asked)
         now = time.perf_counter()
-        self.answers.append(_answer(reply, now - self.begun, (now - due) * 1e3, whole))
+        self._answers.append(_answer(reply, now - self._begun, (now - due) * 1e3, whole))
 
 
 def _answer(reply: RecallReply, at: float, ms: float, whole: bool) -> Answer:
