@@ -190,6 +190,7 @@ class RecallEngine:
                 self.validate(request)
                 if request.catalog not in pinned:
                     pinned[request.catalog] = pins.enter_context(self.catalogs.pin(request.catalog))
-                yield prepare(place, request, pinned[request.catalog], self._prompts)
+                before = None if request.session is None else self._contexts.looked_up(request.session)
+                yield prepare(place, request, pinned[request.catalog], self._prompts, before)
             except RequestError as error:
                 known[place] = error

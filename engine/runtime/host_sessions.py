@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from engine.catalog.looked_up import LookedUp
 from engine.runtime.lane import Lane, Mark
 from engine.settings import PAGE_TOKENS
 from engine.state.context_kv import ContextKV
@@ -19,13 +20,14 @@ from engine.state.sessions import Context, same_tokens
 class HostCopy:
     """Keys and values of ``tokens`` without the first ``skip`` pages, those of the shared prefix.
 
-    ``complete``: when the copy is made.
+    ``complete``: when the copy is made; ``looked_up``: as the session had it.
     """
 
     tokens: NDArray[np.int32]
     skip: int
     lease: PageLease
     complete: Mark
+    looked_up: LookedUp | None
 
 
 class HostSessions:
@@ -55,6 +57,11 @@ class HostSessions:
         """Tokens of the user's copy, 0 without one. From any thread."""
         copy = self._copies.get(user)
         return 0 if copy is None else len(copy.tokens)
+
+    def looked_up(self, user: str) -> LookedUp | None:
+        """The items of the prompt that the user's copy is of."""
+        copy = self._copies.get(user)
+        return None if copy is None else copy.looked_up
 
     def take(self, context: Context) -> HostCopy | None:
         """The copy that the context can continue, to be given to ``bring_back`` or ``put_away``; else None.
@@ -108,7 +115,7 @@ class HostSessions:
         with self._lane.active():
             for place, page in zip(lease.pages[held:], own[held:], strict=True):
                 self._memory[place].copy_(self._context.page(page), non_blocking=True)
-        self._copies[user] = HostCopy(context.tokens, context.shared_pages, lease, self._lane.mark())
+        self._copies[user] = HostCopy(context.tokens, context.shared_pages, lease, self._lane.mark(), context.looked_up)
 
     def left_the_device(self, user: str) -> None:
         """The user's pages are about to be written over: a copy that is not complete yet is none."""

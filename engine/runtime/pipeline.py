@@ -129,7 +129,8 @@ class Pipeline:
         return self._start(batch, contexts)
 
     def _open(self, item: PreparedRequest) -> Context:
-        return self._contexts.open(item.request.session, item.prompt.tokens, item.prompt.common)
+        prompt = item.prompt
+        return self._contexts.open(item.request.session, prompt.tokens, prompt.common, prompt.looked_up)
 
     def _finish_another(self) -> bool:
         if self._flights:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.catalog.looked_up import LookedUp
 from engine.catalog.resident import ResidentCatalog
 from engine.errors import RequestError
 from engine.request import RecallRequest
@@ -37,13 +38,22 @@ class PreparedRequest:
         return -(-len(self.prompt.tokens) // PAGE_TOKENS)
 
 
-def prepare(place: int, request: RecallRequest, catalog: ResidentCatalog, prompts: PromptBuilder) -> PreparedRequest:
-    """Raises RequestError ``bad_request``: ids of the wrong kind, an unknown field, an empty prompt."""
+def prepare(
+    place: int,
+    request: RecallRequest,
+    catalog: ResidentCatalog,
+    prompts: PromptBuilder,
+    before: LookedUp | None = None,
+) -> PreparedRequest:
+    """``before``: of the user's session.
+
+    Raises RequestError ``bad_request``: ids of the wrong kind, an unknown field, an empty prompt.
+    """
     if request.history is None:
         tokens = np.asarray(request.tokens, dtype=np.int32)
         prompt = BuiltPrompt(tokens, _NO_ITEMS, truncated=False, unknown_items=0)
     else:
-        prompt = prompts.build(request.template, request.context, request.history, catalog)
+        prompt = prompts.build(request.template, request.context, request.history, catalog, before)
     if not len(prompt.tokens):
         raise RequestError("bad_request", "the prompt is empty: no known history item and a template without tokens")
     if request.return_fields:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.catalog.looked_up import LookedUp
 from engine.catalog.resident import ResidentCatalog
 from engine.errors import RequestError
 from engine.model.spec import ModelSpec, Prompt
@@ -16,7 +17,7 @@ from engine.request import ItemIds
 class BuiltPrompt:
     """``tokens``: int32 ``[n]``; ``items``: indexes of the known items used; ``truncated``: the history was cut.
 
-    ``common``: tokens at the beginning that every prompt of the template has.
+    ``common``: tokens at the beginning that every prompt of the template has. ``looked_up``: for the user's next one.
     """
 
     tokens: NDArray[np.int32]
@@ -24,6 +25,7 @@ class BuiltPrompt:
     truncated: bool
     unknown_items: int
     common: int = 0
+    looked_up: LookedUp | None = None
 
 
 class PromptBuilder:
@@ -52,21 +54,29 @@ class PromptBuilder:
         return len(self._template(template).suffix)
 
     def build(
-        self, template: str, context: Mapping[str, int | str], history: ItemIds, catalog: ResidentCatalog
+        self,
+        template: str,
+        context: Mapping[str, int | str],
+        history: ItemIds,
+        catalog: ResidentCatalog,
+        before: LookedUp | None = None,
     ) -> BuiltPrompt:
-        """The prompt of a history (oldest first). Raises RequestError ``bad_request``."""
+        """The prompt of a history (oldest first). ``before``: of an earlier prompt of the user.
+
+        Raises RequestError ``bad_request``.
+        """
         prompt = self._template(template)
         kept = self._kept(len(history))
         used = history[len(history) - kept :]
-        found = catalog.lookup(used) if kept else np.empty(0, dtype=np.int32)
-        items = found[found >= 0]
+        looked_up = LookedUp.of(used, catalog, before)
+        items = looked_up.rows[looked_up.rows >= 0]
         parts = [
             self._fixed(prompt.prefix, context),
             self._item_tokens(prompt, catalog.codes_of(items)),
             self._fixed(prompt.suffix, context),
         ]
         return BuiltPrompt(
-            np.concatenate(parts), items, kept < len(history), kept - len(items), len(prompt.fixed_beginning)
+            np.concatenate(parts), items, kept < len(history), kept - len(items), len(prompt.fixed_beginning), looked_up
         )
 
     def _kept(self, events: int) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.catalog.looked_up import LookedUp
 from engine.runtime.host_sessions import HostCopy, HostSessions
 from engine.runtime.lane import Lane, Mark
 from engine.state.context_kv import ContextKV
@@ -34,9 +35,17 @@ class Residency:
         """Tokens that are resident for the user, here or on the host."""
         return self._sessions.tokens_of(user) or (self._host.tokens_of(user) if self._host else 0)
 
-    def open(self, user: str | None, tokens: NDArray[np.int32], common: int) -> Context:
+    def looked_up(self, user: str) -> LookedUp | None:
+        """The items of the user's last prompt, if it is resident, here or on the host."""
+        session = self._sessions.looked_up(user)
+        return session or (self._host.looked_up(user) if self._host else None)
+
+    def open(
+        self, user: str | None, tokens: NDArray[np.int32], common: int, looked_up: LookedUp | None = None
+    ) -> Context:
         """A context for a prompt, without the pages that it lacks; to be closed. See ``SessionTable.open``."""
         context = self._sessions.open(user, tokens, common)
+        context.looked_up = looked_up
         copy = self._host.take(context) if self._host else None
         if copy is not None:
             self._taken[context] = copy

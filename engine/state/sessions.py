@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.catalog.looked_up import LookedUp
 from engine.settings import PAGE_TOKENS
 from engine.state.page_pool import PageLease, PagePool
 
@@ -32,7 +33,7 @@ class Context:
 
     ``common``: how many tokens at the beginning belong to the template. ``reused``: how many were there already; the
     rest is written by the request that holds the context. ``keep``: once answered it becomes the session of ``user``,
-    if that is somebody; ``erase``: instead its own pages are to be zeroed.
+    if that is somebody; ``erase``: instead its own pages are to be zeroed. ``looked_up``: the items of its prompt.
     """
 
     user: str | None
@@ -43,6 +44,7 @@ class Context:
     reused: int
     keep: bool = True
     erase: bool = False
+    looked_up: LookedUp | None = None
 
     @property
     def shared_pages(self) -> int:
@@ -102,6 +104,11 @@ class SessionTable:
         """Tokens of the user's session, 0 without one. From any thread."""
         session = self._sessions.get(user)
         return 0 if session is None else len(session.tokens)
+
+    def looked_up(self, user: str) -> LookedUp | None:
+        """The items of the prompt that the user's session is of."""
+        session = self._sessions.get(user)
+        return None if session is None else session.looked_up
 
     def open(self, user: str | None, tokens: NDArray[np.int32], common: int) -> Context:
         """A context for a prompt (int32 ``[n]``, not empty), without the pages that it lacks; to be closed.

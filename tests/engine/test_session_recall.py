@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from engine.catalog.build import build_catalog
 from engine.catalog.catalog import Catalog
+from engine.catalog.resident import ResidentCatalog
 from engine.errors import RequestError
 from engine.recall_engine import Answer, RecallEngine, Running
-from engine.request import BeamPolicy, RecallRequest, RecallResult
+from engine.request import BeamPolicy, ItemIds, RecallRequest, RecallResult
 from engine.runtime.prefill_input import PrefillShape
 from engine.runtime.search_input import SearchShape
 from engine.runtime.stages import Stages
@@ -389,3 +390,30 @@ def test_between_two_cuts_by_the_cap_every_request_finds_its_session(directory: 
     reused = [result(engine.recall([told("u", events[:count])])[0]).reused_tokens for count in range(110, 200)]
     hits = [tokens > 160 for tokens in reused]
     assert [110 + place for place, hit in enumerate(hits) if not hit] == [110, 121, 151, 181]
+
+
+@pytest.mark.parametrize("host", [0, 1 << 24], ids=["device", "host"])
+def test_a_user_who_comes_back_has_only_new_items_looked_up_until_the_catalog_changes(
+    directory: Path, host: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_on(directory, context_pages=6 if host else 24, sessions_host_bytes=host)
+    asked: list[int] = []
+    lookup = ResidentCatalog.lookup
+
+    def counted(self: ResidentCatalog, ids: ItemIds) -> NDArray[np.int32]:
+        asked.append(len(ids))
+        return lookup(self, ids)
+
+    monkeypatch.setattr(ResidentCatalog, "lookup", counted)
+    history = np.arange(100, dtype=np.int64)
+    for events, catalog, found in ((90, "v1", 90), (95, "v1", 5), (95, "v1", 0), (100, "v2", 100), (80, "v2", 0)):
+        asked.clear()
+        warm = result(engine.recall([request("ann", history[:events], catalog=catalog)])[0])
+        assert sum(asked) == found
+        assert_agrees(warm, engine.recall([request(None, history[:events], catalog=catalog)])[0])
+        if host:  # the device's pages go to others
+            result(engine.recall([request("bob", history[::-1].copy())])[0])
+    asked.clear()
+    engine.forget("ann")
+    result(engine.recall([request("ann", history)])[0])
+    assert sum(asked) == 100
