@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from engine.model.decoder_config import DecoderConfig
 from engine.settings import PAGE_TOKENS, EngineSettings
-from kernels.attention.splits import MEASURED, PROMPTS
+from kernels.attention.splits import MEASURED, PROMPTS, TILE_ROWS
 
 GRAPH_BYTES = 8 << 20
 """What the driver keeps for one captured graph, rounded up from what was seen."""
@@ -81,7 +81,7 @@ class Cost:
     def _parts_bytes(self, settings: EngineSettings) -> int:
         """Of attention of a few new tokens over a long context."""
         c = self.config
-        return PROMPTS.most * settings.max_batch * PROMPTS.wide * c.kv_heads * c.head_dim * self.itemsize
+        return PROMPTS.tiles * settings.max_batch * TILE_ROWS * c.kv_heads * c.head_dim * self.itemsize
 
     def _search_bytes(self, settings: EngineSettings) -> int:
         """Scores, and the parts of attention over the longest context, beside what every pass takes."""

@@ -8,18 +8,19 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.attention import prefill
 from kernels.attention.choice import fits_hopper, fits_triton
-from kernels.attention.splits import PROMPTS, SplitRule
+from kernels.attention.splits import PROMPTS, TILE_ROWS, PromptRule
 from kernels.attention.triton_decode import attend_block
-from kernels.attention.triton_splits import LOG2_E, join_prompts, prompt_split_size
+from kernels.attention.triton_prompts import PromptParts, prompt_split_size
+from kernels.attention.triton_splits import LOG2_E
 
 _LOWEST = tl.constexpr(-1e38)
 """Below every score; unlike infinity it can be subtracted from itself."""
 
 
-@triton.jit(do_not_specialize=["R", "W", "max_pages", "split_pages", "wide", "most"])
+@triton.jit(do_not_specialize=["R", "room", "max_pages", "split_pages", "tiles"])
 def attend_causal(
     q, keys, values, page_table, query_begin, context_len, out, part_values, part_logs,
-    R, W, max_pages, split_pages, wide, most, scale,
+    R, room, max_pages, split_pages, tiles, scale,
     REQUESTS: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
@@ -27,7 +28,7 @@ def attend_causal(
     request.
 
     ``keys``, ``values``: descriptors of the pages as ``[pages * HEADS * PAGE, DIM]`` in blocks of ``KEYS``.
-    ``part_values`` ``[splits, R, W, Hq, D]``, ``part_logs`` ``[splits, R, W, Hq]``: of requests that are split.
+    ``part_values``, ``part_logs``: of requests that are split, see ``PromptParts``.
     """
     head = tl.program_id(1)
     requests = tl.arange(0, REQUESTS)
@@ -35,7 +36,7 @@ def attend_causal(
     begins = tl.load(query_begin + requests, mask=there, other=0)
     ends = tl.load(query_begin + requests + 1, mask=there, other=0)
     all_pages = tl.maximum((tl.load(context_len + requests, mask=there, other=0) + PAGE - 1) // PAGE, 1)
-    sizes = prompt_split_size(all_pages, (ends - begins) * GROUP, split_pages, wide, most)
+    sizes = prompt_split_size(all_pages, (ends - begins) * GROUP, split_pages, tiles)
     programs = ((ends - begins) * GROUP + ROWS - 1) // ROWS * ((all_pages + sizes - 1) // sizes)
     programs_upto = tl.cumsum(programs, 0)
     r = tl.sum((programs_upto <= tl.program_id(0)).to(tl.int32), 0)
@@ -45,7 +46,7 @@ def attend_causal(
     tokens = tl.load(query_begin + r + 1) - begin
     length = tl.load(context_len + r)
     pages = (length + PAGE - 1) // PAGE
-    size = prompt_split_size(pages, tokens * GROUP, split_pages, wide, most)
+    size = prompt_split_size(pages, tokens * GROUP, split_pages, tiles)
     blocks = (tokens * GROUP + ROWS - 1) // ROWS
     number = tl.program_id(0) - tl.max(tl.where(requests == r, programs_upto - programs, 0), 0)
     split = number // blocks
@@ -93,7 +94,7 @@ def attend_causal(
     if size >= pages:
         tl.store(out + cells, value, mask=some[:, None])
     else:
-        part = ((split * R + r).to(tl.int64) * W + token) * (HEADS * GROUP) + head * GROUP + rows % GROUP
+        part = (r.to(tl.int64) * room + split * tokens + token) * (HEADS * GROUP) + head * GROUP + rows % GROUP
         tl.store(part_values + part[:, None] * DIM + columns[None, :], value, mask=some[:, None])
         tl.store(part_logs + part, peak + tl.log2(total), mask=some)
 
@@ -125,7 +126,7 @@ def portable_prefill(
     query_begin: Tensor,
     context_len: Tensor,
     scale: float,
-    rule: SplitRule = PROMPTS,
+    rule: PromptRule = PROMPTS,
 ) -> Tensor:
     """Plain Triton. ``rule``: how the contexts of requests with few new tokens are split."""
     tokens, query_heads, dim = q.shape
@@ -134,23 +135,16 @@ def portable_prefill(
     out = torch.empty_like(q)
     rows, block = (64, 64) if q.dtype == torch.bfloat16 else (16, 32)
     block = min(block, page)
-    splits, few = rule.most_splits(page_table.shape[1]), min(tokens, rule.wide // group)
-    parts = torch.empty((splits if splits > 1 else 0, requests, few, query_heads, dim), dtype=q.dtype, device=q.device)
-    logs = torch.empty(parts.shape[:-1], dtype=torch.float32, device=q.device)
+    parts = PromptParts.of(q, requests, group, page_table.shape[1], rule)
     blocks = triton.cdiv(tokens * group, rows) + requests
-    more = (splits - 1) * min(requests * triton.cdiv(few * group, rows), blocks)
+    more = min((parts.splits - 1) * blocks, requests * rule.tiles * (TILE_ROWS // rows))
     attend_causal[(blocks + more, heads)](
         q, TensorDescriptor.from_tensor(k_pages.view(-1, dim), [block, dim]),
         TensorDescriptor.from_tensor(v_pages.view(-1, dim), [block, dim]),
-        page_table, query_begin, context_len, out, parts, logs,
-        requests, few, page_table.shape[1], rule.pages, rule.wide, rule.most, scale * LOG2_E,
+        page_table, query_begin, context_len, out, parts.values, parts.logs,
+        requests, parts.room, page_table.shape[1], rule.pages, rule.tiles, scale * LOG2_E,
         REQUESTS=triton.next_power_of_2(requests), HEADS=heads, GROUP=group, DIM=dim, PAGE=page,
         ROWS=rows, KEYS=block, num_warps=4, num_stages=3,
     )  # fmt: skip
-    if splits > 1:
-        join_prompts[(triton.cdiv(few * query_heads, 16), requests)](
-            parts, logs, query_begin, context_len, out,
-            few, requests, rule.pages, rule.wide, rule.most,
-            HEADS=query_heads, KV_HEADS=heads, DIM=dim, PAGE=page, ROWS=16, num_warps=4,
-        )  # fmt: skip
+    parts.join(query_begin, context_len, out, heads, page)
     return out

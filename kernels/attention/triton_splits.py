@@ -111,51 +111,6 @@ def join(
 
 
 @triton.jit
-def prompt_split_size(pages, rows, split_pages, wide, most):
-    """As ``split_size``, with at most ``most`` splits."""
-    return split_size(pages, rows, tl.maximum(split_pages, (pages + most - 1) // most), wide)
-
-
-@triton.jit(do_not_specialize=["W", "R", "split_pages", "wide", "most"])
-def join_prompts(
-    values, logs, query_begin, context_len, out,
-    W, R, split_pages, wide, most,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    """Program ``(ROWS rows, request)``; a row is a new token and a query head. ``values``: ``[splits, R, W, Hq, D]``,
-    ``logs`` without the last. Requests that are not split stay as they are in ``out`` ``[T, Hq, D]``.
-    """
-    r = tl.program_id(1)
-    begin = tl.load(query_begin + r)
-    tokens = tl.load(query_begin + r + 1) - begin
-    length = tl.load(context_len + r)
-    pages = tl.maximum((length + PAGE - 1) // PAGE, 1)
-    size = prompt_split_size(pages, tokens * (HEADS // KV_HEADS), split_pages, wide, most)
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    some = rows < tokens * HEADS
-    if (tl.program_id(0) * ROWS >= tokens * HEADS) | (size >= pages):
-        return
-    columns = tl.arange(0, DIM)
-    at = (r * W * HEADS + rows).to(tl.int64)
-    cells = at[:, None] * DIM + columns[None, :]
-    parts = (length - tokens + rows // HEADS) // (size * PAGE) + 1  # the row sees no key of those behind
-    peak = tl.load(logs + at, mask=some, other=0.0)
-    sums = tl.load(values + cells, mask=some[:, None], other=0.0).to(tl.float32)
-    total = tl.full([ROWS], 1.0, tl.float32)
-    part = tl.full([], 1, tl.int64)
-    step = R * W * HEADS
-    last = tl.max(tl.where(some, parts, 1), 0)
-    while part < last:
-        seen = some & (part < parts)
-        log = tl.load(logs + part * step + at, mask=seen, other=float("-inf"))
-        value = tl.load(values + part * step * DIM + cells, mask=seen[:, None], other=0.0).to(tl.float32)
-        peak, total, sums = _add_part(peak, total, sums, log, value)
-        part += 1
-    there = (begin.to(tl.int64) * HEADS + rows)[:, None] * DIM + columns[None, :]
-    tl.store(out + there, (sums / total[:, None]).to(out.dtype.element_ty), mask=some[:, None])
-
-
-@triton.jit
 def _add_part(peak, total, sums, log, value):
     """Add ``value`` with the log2 weight ``log`` to the running sums."""
     new_peak = tl.maximum(peak, log)

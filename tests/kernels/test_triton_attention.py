@@ -1,5 +1,7 @@
 """Attention kernels against float64, each query by itself."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from packaging.version import parse
 from torch import Tensor
 
 from kernels.attention import prefill
-from kernels.attention.splits import PROMPTS, SplitRule
+from kernels.attention.splits import PROMPTS, TILE_ROWS, PromptRule
 from kernels.attention.triton_decode import portable_decode
 from kernels.attention.triton_prefill import paged_prefill_attention, portable_prefill
 from tests.kernels.device import EVERYWHERE, error, tolerance
@@ -153,17 +155,17 @@ def test_prefill_is_causal_over_a_resident_prefix(
     assert error(actual, torch.stack(rows)) < tolerance(dtype)
 
 
-SPLIT = SplitRule(pages=1, wide=24, most=3)
+SPLIT = PromptRule(pages=1, tiles=4)
 
 
 @EVERYWHERE
 @pytest.mark.parametrize(
     ("lengths", "new", "heads", "group", "dim"),
     [
-        ([97, 80, 40, 130], [12, 20, 3, 1], 2, 2, 16),  # the second has too many rows to be split
+        ([97, 170, 40, 130], [12, 140, 3, 1], 2, 2, 16),  # the second has too many rows to be split
         ([50, 16, 33, 20], [8, 0, 1, 20], 1, 3, 32),  # one begins in its last split, one has nothing
         ([49], [2], 1, 1, 16),  # the last split holds the last row alone
-        ([200], [24], 2, 1, 16),
+        ([200, 100], [70, 20], 1, 2, 16),  # the first is two tiles, so it has half as many splits
     ],
 )
 def test_a_few_new_tokens_on_a_long_prefix_are_joined_from_the_splits_of_their_context(
@@ -181,12 +183,12 @@ def test_a_few_new_tokens_on_a_long_prefix_are_joined_from_the_splits_of_their_c
             seen = length - tokens + i + 1
             rows.append(exact(q[int(begin[r]) + i], k[:seen], v[:seen], 0.3))
     assert error(actual, torch.stack(rows)) < tolerance(dtype)
-    assert not torch.equal(actual, portable_prefill(*args, SplitRule(pages=1000)))  # they really are split
+    assert not torch.equal(actual, portable_prefill(*args, PromptRule(pages=1, tiles=1)))  # they really are split
 
 
 @EVERYWHERE
 def test_splits_of_a_prefill_are_the_same_for_a_request_alone_and_in_a_batch(device: str, dtype: torch.dtype) -> None:
-    lengths, new = [97, 30, 60], [5, 30, 7]
+    lengths, new = [97, 30, 60, 150], [5, 30, 7, 70]
     pages = Pages(lengths, 2, 16, PAGE, device, dtype)
     begin = torch.tensor([0, *new], device=device).cumsum(0).int()
     q = torch.randn(sum(new), 4, 16, generator=torch.Generator().manual_seed(2)).to(device, dtype)
@@ -213,10 +215,15 @@ def test_splits_of_a_prefill_hold_for_scores_of_ten_thousand(device: str, dtype:
     assert error(actual, expected) < max(tolerance(dtype), 1e-3)
 
 
+@pytest.mark.parametrize("tokens", [1, 61, 64, 65, 200, 256, 257, 512, 4096])
 @pytest.mark.parametrize("pages", [1, 5, 6, 40, 41, 79, 400])
-def test_a_prompt_has_no_more_splits_than_there_is_room_for(pages: int) -> None:
-    size = max(PROMPTS.pages, -(-pages // PROMPTS.most))
-    assert -(-pages // size) <= PROMPTS.most_splits(pages) <= 8
+def test_a_prompt_has_no_more_splits_and_tokens_than_there_is_room_for(pages: int, tokens: int) -> None:
+    for group, rule in product((1, 2, 7), (PROMPTS, SPLIT, PromptRule(3, 16))):
+        blocks = -(-tokens * group // TILE_ROWS)
+        splits = min(max(rule.tiles // blocks, 1), -(-pages // rule.pages))
+        assert splits <= rule.most_splits(pages)
+        assert splits == 1 or tokens <= rule.most_tokens(tokens, group)
+        assert splits == 1 or splits * tokens <= rule.room(tokens, group, pages)
 
 
 def test_heads_that_fit_no_tile_are_left_to_the_twin() -> None:
