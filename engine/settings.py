@@ -49,7 +49,7 @@ class EngineSettings(BaseModel):
     threads: int | None = Field(None, ge=1, description="CPU threads of torch; none leaves torch's own choice")
     graphs: bool = Field(True, description="capture CUDA graphs at start, for what batches are rounded up to")
     max_graphs: int = Field(256, ge=0, description="most graphs; a batch that finds none runs eagerly")
-    graph_prefill_tokens: int = Field(12_288, ge=0, description="prefills of more tokens than this run eagerly")
+    graph_prefill_tokens: int = Field(16_384, ge=0, description="prefills of more tokens than this run eagerly")
     graph_beams: tuple[tuple[int, ...], ...] = Field(
         (), description="beam widths by level that get graphs of their own, beside those of one width"
     )

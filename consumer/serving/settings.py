@@ -11,7 +11,12 @@ class BatchSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_requests: int = Field(16, ge=1, description="requests of one batch; at most engine.max_batch")
-    max_tokens: int = Field(32_768, ge=1, description="context tokens of one batch; a larger request runs alone")
+    max_tokens: int = Field(
+        16_384,
+        ge=1,
+        description="context tokens of one batch; a larger request runs alone. More than engine.graph_prefill_tokens "
+        "gain next to nothing and make everybody wait longer",
+    )
     window_ms: float = Field(
         2.0, ge=0, description="longest wait of a batch's first request for others; an idle engine does not wait"
     )

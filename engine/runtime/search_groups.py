@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from engine.runtime.buckets import round_up
 
-SEARCH_ROWS = 256
-"""What a search costs beside its rows, in rows of each decoded level: Qwen3-1.7B on an H200 takes 2.5 ms to read its
-weights and launch its small kernels, and 0.01 ms a row."""
+SEARCH_ROWS = 192
+"""What a search costs beside its rows, in rows of each decoded level: Qwen3-1.7B on an H200 takes 2 to 2.5 ms to read
+its weights and launch its small kernels, and 0.01 ms a row."""
 
 
 def width_order(widths: Sequence[Sequence[int]]) -> list[int]:

@@ -213,7 +213,7 @@ def test_the_cheapest_graphs_are_captured_and_no_more_than_allowed() -> None:
     settings = EngineSettings(model=Path("unused"), max_batch=8, max_graphs=50, graph_beams=((20, 300, 900), (1, 2)))
     limits = BatchLimits.of(settings, 1000)
     prefills = prefill_shapes(settings, 40_000)
-    assert [shape.tokens for shape in prefills] == list(token_buckets(12_288))
+    assert [shape.tokens for shape in prefills] == list(token_buckets(settings.graph_prefill_tokens))
     assert all((shape.requests, shape.pages) == (8, 313) for shape in prefills)
     shapes = search_shapes(settings, limits, 3, 40_000, len(prefills))
     assert len(prefills) + len(shapes) == 50

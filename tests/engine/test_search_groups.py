@@ -64,7 +64,7 @@ def test_beams_of_64_to_512_are_padded_by_less_than_a_quarter() -> None:
             groups = search_groups(asked, REQUESTS, WIDTHS)
             wanted += sum(2 * widths[0] for widths in asked)
             computed += sum(rows(asked[group]) - 2 * SEARCH_ROWS for group in groups)
-        assert 1 - wanted / computed < (0.27 if count in (2, 3) else 0.25)
+        assert 1 - wanted / computed < 0.23
 
 
 def test_answers_of_a_batch_that_is_searched_in_groups_are_those_of_each_request_alone(
