@@ -12,7 +12,7 @@ from catalog_sync.embedded import EmbeddedRedis
 from catalog_sync.settings import CatalogSettings
 from deploy.kafka.cluster import KafkaCluster
 from tests.consumer.serve_harness import ITEMS, MODEL, publish
-from tests.engine.tiny_models import write_model
+from tests.engine.tiny_models import TinyModel, write_model
 from tests.kafka.checker import Answer, Verdict, judge_topics, read_answers
 from tests.kafka.load import Load, wait_until
 from tests.kafka.members import ServeProcess
@@ -77,8 +77,10 @@ class Group:
 
 
 @contextmanager
-def group(cluster: KafkaCluster, scratch: Path, *flags: str) -> Iterator[Group]:
-    """Topics and a catalog for a new group; kills what is left of it at the end."""
+def group(
+    cluster: KafkaCluster, scratch: Path, *flags: str, model: TinyModel = MODEL, pages: int = 64
+) -> Iterator[Group]:
+    """Topics and a catalog for a new group; kills what is left of it at the end. ``model``: of the catalog's sizes."""
     name = f"g{uuid.uuid4().hex[:8]}"
     with EmbeddedRedis() as redis:
         catalog = CatalogSettings.model_validate({"url": redis.url})
@@ -86,8 +88,8 @@ def group(cluster: KafkaCluster, scratch: Path, *flags: str) -> Iterator[Group]:
         made = Group(cluster, name, [], scratch, catalog)
         requests, replies, dead_letters = made.topics
         made.flags = [
-            f"--engine.model={write_model(MODEL, scratch / 'model')}",
-            "--engine.context_pages=64",
+            f"--engine.model={write_model(model, scratch / 'model')}",
+            f"--engine.context_pages={pages}",
             "--engine.threads=1",
             "--recall.width=8",
             "--recall.top_k=5",
