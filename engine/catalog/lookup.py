@@ -4,7 +4,6 @@ import secrets
 from collections.abc import Sequence
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from engine.catalog.catalog import Ids
@@ -110,7 +109,7 @@ class IdIndex:
         head = asked.head()
         hashes = hash_texts(asked, head)
         found = self._index.find(hashes)
-        same = asked.equal(self._texts.take(np.maximum(found, 0)), head) if len(self._texts) else found >= 0
+        same = self._texts.equal_at(np.maximum(found, 0), asked, head) if len(self._texts) else found >= 0
         wrong = np.flatnonzero(~same & (found >= 0))
         found[~same] = -1
         for i in wrong:  # another string of the same hash stands first
@@ -123,6 +122,6 @@ class IdIndex:
 
 def _asked_texts(ids: Sequence[str]) -> Texts:
     try:
-        return Texts.of(pa.array(ids, pa.string()))
+        return Texts.of_strings(ids)
     except UnicodeEncodeError as error:
         raise RequestError("bad_request", "an item id is not valid text") from error

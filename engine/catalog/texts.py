@@ -1,6 +1,7 @@
 """Hashes and comparisons of many strings at once, eight bytes at a time."""
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -21,11 +22,17 @@ _CHUNK = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Strings as places in shared text: ``begin`` and ``length`` int32 ``[n]`` in bytes; ``text`` uint8, 8 or more."""
+    """Strings as places in shared text: ``begin`` and ``length`` int32 ``[n]`` in bytes; ``text`` uint8, 8 or more.
+
+    ``width``: the length of all of them, where they have one, as ids often do; ``step``: how far apart they then begin,
+    where that is always as far. Either makes them several times faster to read.
+    """
 
     begin: NDArray[np.int32]
     length: NDArray[np.int32]
     text: NDArray[np.uint8]
+    width: int | None = None
+    step: int | None = None
 
     @classmethod
     def of(cls, strings: pa.Array) -> Self:
@@ -35,29 +42,80 @@ class Texts:
         text = np.frombuffer(data, dtype=np.uint8) if data is not None else np.empty(0, dtype=np.uint8)
         if len(text) < _WORD:
             text = np.pad(text, (0, _WORD - len(text)))
-        return cls(ends[:-1], np.diff(ends), text)
+        return cls._of_runs(ends[:-1], ends[1:], text, gap=0)
+
+    @classmethod
+    def of_strings(cls, strings: Sequence[str]) -> Self:
+        """Copies of one or more strings, sooner than through pyarrow; UnicodeEncodeError for what is no text."""
+        text = np.frombuffer("\0".join(strings).encode() + bytes(_WORD), dtype=np.uint8)
+        stops = np.flatnonzero(text[: -_WORD + 1] == 0)
+        if len(stops) != len(strings):  # one of them holds a zero
+            return cls.of(pa.array(strings, pa.string()))
+        begin = np.zeros(len(stops), dtype=np.int32)
+        begin[1:] = stops[:-1] + 1
+        return cls._of_runs(begin, stops.astype(np.int32), text, gap=1)
+
+    @classmethod
+    def _of_runs(cls, begin: NDArray[np.int32], end: NDArray[np.int32], text: NDArray[np.uint8], gap: int) -> Self:
+        """Strings that stand in ``text`` one after the other, ``gap`` bytes apart."""
+        length = end - begin
+        width = int(length[0]) if len(length) else 0
+        if not len(length) or length.min() != width or length.max() != width:
+            return cls(begin, length, text)
+        return cls(begin, np.broadcast_to(np.int32(width), length.shape), text, width, width + gap)
 
     def __len__(self) -> int:
         return len(self.begin)
 
     def take(self, rows: NDArray[np.integer]) -> "Texts":
-        return Texts(self.begin.take(rows), self.length.take(rows), self.text)
+        if self.width is None:
+            return Texts(self.begin.take(rows), self.length.take(rows), self.text)
+        begin = self.begin.take(rows) if self.step is None else self.begin[:1] + rows * np.int32(self.step)
+        return Texts(begin, np.broadcast_to(np.int32(self.width), rows.shape), self.text, self.width)
 
     def words(self, first: int, count: int) -> Words:
         """Words ``first`` to before ``first + count`` of each string, ``[count, n]``; zeros beyond its end."""
         at = np.arange(first * _WORD, (first + count) * _WORD, _WORD)[:, None]
+        words = self._evenly(first, count) if self.step is not None else None
+        if words is None:
+            words = self._anywhere(self.begin + at)
+        words &= _TAIL.take((self.length if self.width is None else self.width) - at, mode="clip")
+        return words
+
+    def _evenly(self, first: int, count: int) -> Words | None:
+        """Bytes from the beginning of each of some words, if the text goes that far."""
+        begin = (int(self.begin[0]) if len(self) else 0) + first * _WORD
+        if begin + (len(self) - 1) * (self.step or 0) + count * _WORD > len(self.text):
+            return None
+        return np.ndarray((count, len(self)), "<u8", self.text, begin, (_WORD, self.step or 0)).copy()
+
+    def _anywhere(self, begin: NDArray[np.integer]) -> Words:
+        """Bytes from each of some places."""
         last = len(self.text) - _WORD
         windows: Words = np.ndarray((last + 1,), "<u8", self.text, strides=(1,))
-        begin = self.begin + at
         words: Words = windows[np.minimum(begin, last)]  # take would copy all windows
         if begin.max(initial=0) > last:  # there a window was moved back, so as not to leave the text
             words >>= (_WORD * np.clip(begin - last, 0, _WORD - 1)).astype(np.uint64)
-        words &= _TAIL.take(self.length - at, mode="clip")
         return words
 
     def head(self) -> Words:
         """The first words, as many as the longest string has, but no more than are looked at in one go."""
         return self.words(0, min(_HEAD, -(-int(self.length.max(initial=0)) // _WORD)))
+
+    def equal_at(self, rows: NDArray[np.integer], other: "Texts", head: Words) -> NDArray[np.bool_]:
+        """Which of the strings ``rows`` equal those of ``other``, bool ``[n]``; ``head`` is that of ``other``."""
+        if not self.step or not other.step or not self.width:
+            return other.equal(self.take(rows), head)
+        if self.width != other.width:
+            return np.zeros(len(rows), dtype=np.bool_)
+        same: NDArray[np.bool_] = self.fixed().take(rows) == other.fixed()
+        return same
+
+    def fixed(self) -> NDArray[np.bytes_]:
+        """One or more strings with a ``step``, as numpy has them. It takes no heed of zeros at an end, but where two
+        strings are of one length that tells them apart all the same.
+        """
+        return np.ndarray((len(self),), f"S{self.width}", self.text, int(self.begin[0]), (self.step or 0,))
 
     def equal(self, other: "Texts", head: Words) -> NDArray[np.bool_]:
         """Which strings equal those at the same places of ``other``, bool ``[n]``; ``head`` is that of this one."""

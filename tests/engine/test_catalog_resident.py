@@ -137,3 +137,22 @@ def test_texts_of_every_length_are_found_and_no_others(held: list[str], others: 
     asked = [*others, *held, *(text + "x" for text in held), *(text[:-1] for text in held)]
     expected = [held.index(text) if text in held else -1 for text in asked]
     assert index.find(asked).tolist() == expected
+
+
+@settings(deadline=None)
+@given(st.integers(0, 20), st.data())
+def test_texts_of_one_length_are_found_and_no_others(width: int, data: st.DataObject) -> None:
+    texts = st.text("ab\0", min_size=width, max_size=width)
+    held = data.draw(st.lists(texts, min_size=1, max_size=30, unique=True))
+    index = IdIndex(pa.array(["", *held], pa.string())[1:])
+    asked = [*data.draw(st.lists(texts)), *held]
+    for those in (asked, [text for text in asked if "\0" not in text], [*asked, "c" * (width + 1)]):
+        assert index.find(those).tolist() == [held.index(text) if text in held else -1 for text in those]
+
+
+def test_texts_in_step_that_reach_the_end_of_their_memory_are_read_as_far_as_they_go() -> None:
+    held = ["abc", "abd", "abe"]
+    column = pa.Array.from_buffers(
+        pa.string(), 3, [None, pa.py_buffer(np.arange(0, 12, 3, dtype=np.int32)), pa.py_buffer("".join(held).encode())]
+    )
+    assert IdIndex(column).find(["abe", "abd", "ab", "abc", "abf"]).tolist() == [2, 1, -1, 0, -1]
