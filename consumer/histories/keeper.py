@@ -5,13 +5,14 @@ say how far it has come. So what was applied twice is left out, and a write that
 was made from is not done: the store is read again, and what is not in it yet is applied to that.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from typing import Generic, TypeVar
 
 from consumer.histories.entry import Counts, Entry
+from consumer.histories.held import Held
 from consumer.histories.history import History, marks_of
 from consumer.histories.items import Cap, pack
+from consumer.histories.lookups import Lookups
 from consumer.histories.operation import Effects, Operation, Stored, Told, UserKey, Write
 from consumer.histories.settings import HistorySettings
 from consumer.stream.partition import Partition
@@ -19,13 +20,9 @@ from engine.errors import RequestError
 
 T = TypeVar("T")
 
-ENTRY_BYTES = 1_000
-"""Memory of a user beside the items: keys, marks, objects."""
-
 MAX_CHUNKS = 64
 """Then a history is written whole, so that reading it stays one short answer."""
 
-_LOOKS = 8
 _WRITE_BYTES = 4 << 20
 
 _NEED = "no history is held for this user: send it whole"
@@ -36,7 +33,6 @@ class Keeper(Generic[T]):
 
     def __init__(self, settings: HistorySettings, cap: Cap, clock: Callable[[], float]) -> None:
         self.counts = Counts()
-        self.nbytes = 0
         self.at_risk = 0
         """Records that were released and are not in the store yet."""
         self._settings = settings
@@ -44,24 +40,27 @@ class Keeper(Generic[T]):
         self._clock = clock
         self._durable = settings.store != "off"
         self._behind = settings.store == "write-behind"
-        self._entries: OrderedDict[UserKey, Entry[T]] = OrderedDict()
+        self._held: Held[T] = Held(settings, cap)
         self._epochs: dict[Partition, int] = {}
-        self._wanted: dict[UserKey, None] = {}
-        self._loading: dict[UserKey, None] = {}
-        self._outdated: set[UserKey] = set()
-        self._dirty: dict[UserKey, None] = {}
+        self._lookups = Lookups()
+        self._dirty: dict[UserKey, Entry[T]] = {}
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._held)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of what is held."""
+        return self._held.nbytes
 
     @property
     def lookups(self) -> int:
         """Users whose history is being read from the store."""
-        return len(self._wanted) + len(self._loading)
+        return len(self._lookups)
 
     def lag(self) -> float:
         """Age in seconds of the oldest record that is not in the store."""
-        since = (self._entries[user].unsaved_since for user in self._dirty)
+        since = (entry.unsaved_since for entry in self._dirty.values())
         oldest = min((at for at in since if at is not None), default=None)
         return 0.0 if oldest is None else self._clock() - oldest
 
@@ -80,32 +79,43 @@ class Keeper(Generic[T]):
             self._make_room(operation.user)
         return effects
 
-    def drop(self, partitions: Collection[Partition]) -> list[T]:
+    def bring(self, operation: Operation[T]) -> None:
+        """The same for a request that brings its whole history and has its answer from that, where there is no store.
+
+        Nothing but the history comes of it, and only if it is asked for.
+        """
+        if self._held.bring(operation):
+            self._epochs[operation.partition] = operation.epoch
+            self.counts.applied += 1
+            self._make_room(operation.user)
+        else:
+            self.submit(operation)
+
+    def drop(self, partitions: Collection[Partition]) -> list[Operation[T]]:
         """These are another owner's now: forget what was held. Returns what was not applied.
 
         What is applied and not in the store is still written; the store takes it unless the new owner was first.
         """
         for partition in partitions:
             self._epochs.pop(partition, None)
-        gone: list[T] = []
-        for user, entry in list(self._entries.items()):
-            if entry.partition in partitions:
-                gone += [each.tag for each in entry.parked if not each.released]
-                entry.parked = [each for each in entry.parked if each.released]
-                self._remove_if_over(user, entry)
+        gone: list[Operation[T]] = []
+        for user, entry in self._held.leave(partitions):
+            gone += [each for each in entry.parked if not each.released]
+            entry.parked = [each for each in entry.parked if each.released]
+            self._remove_if_over(user, entry)
         return gone
 
     def parked(self) -> Iterator[Operation[T]]:
         """Operations that wait for a history from the store."""
-        for user in (*self._wanted, *self._loading):
-            if entry := self._entries.get(user):
+        for user in self._lookups.users():
+            if entry := self._held.get(user):
                 yield from entry.parked
 
     def give_up(self, before: float) -> Effects[T]:
         """Requests that have waited for a history since ``before``, or longer, are told that there is none."""
         effects: Effects[T] = Effects()
         for late in [each for each in self.parked() if each.waits and not each.told and each.since <= before]:
-            self._entries[late.user].parked.remove(late)
+            self._held[late.user].parked.remove(late)
             self._tell(late, RequestError("need_history", "the history could not be read in time"), effects)
             effects.released.append(late.tag)
             self.counts.needed += 1
@@ -115,11 +125,7 @@ class Keeper(Generic[T]):
 
     def take_loads(self, most: int) -> list[UserKey]:
         """Users to be read from the store; each is to be given to ``loaded`` or, all of them, to ``failed``."""
-        users = [user for user, _ in zip(self._wanted, range(most), strict=False)]
-        for user in users:
-            del self._wanted[user]
-            self._loading[user] = None
-        return users
+        return self._lookups.take(most)
 
     def take_writes(self, most: int, *, at_once: bool = False) -> list[Write]:
         """Writes that are due, each to be given to ``written`` unless the store fails; ``at_once``: all there are."""
@@ -127,8 +133,7 @@ class Keeper(Generic[T]):
         due = self._clock() - delay
         writes: list[Write] = []
         size = 0
-        for user in self._dirty:
-            entry = self._entries[user]
+        for user, entry in self._dirty.items():
             if entry.history is None or entry.unsaved_since is None:
                 continue
             if entry.unsaved_since > due and all(each.released for each in entry.unsaved):
@@ -143,14 +148,12 @@ class Keeper(Generic[T]):
     def loaded(self, user: UserKey, stored: Stored) -> Effects[T]:
         """The store's answer to a look-up."""
         effects: Effects[T] = Effects()
-        entry = self._entries.get(user)
-        self._loading.pop(user, None)
-        if user in self._outdated:  # asked before its partition went away and came back
-            self._outdated.discard(user)
-            if entry is not None and entry.history is None:
-                self._wanted[user] = None
-            return effects
+        entry = self._held.get(user)
+        valid = self._lookups.answered(user)
         if entry is None or entry.history is not None:
+            return effects
+        if not valid:  # asked before its partition went away and came back
+            self._lookups.want(user)
             return effects
         self.counts.loads += 1
         entry.head, entry.chunks, entry.stored = stored.head, stored.chunks, stored.count
@@ -171,7 +174,7 @@ class Keeper(Generic[T]):
         self.at_risk -= sum(each.released for each in parked)
         for each in parked:
             self._apply(user, entry, entry.history, each, effects)
-        self._weigh(entry)
+        self._held.weigh(entry)
         self._remove_if_over(user, entry)
         self._make_room(user)
         return effects
@@ -179,9 +182,7 @@ class Keeper(Generic[T]):
     def failed(self) -> Effects[T]:
         """The store does not answer: look-ups stay wanted. Write-behind lets events pass that wait for one."""
         effects: Effects[T] = Effects()
-        self._wanted = {user: None for user in self._loading | self._wanted if user in self._entries}
-        self._loading = {}
-        self._outdated.clear()
+        self._lookups.failed(self._held)
         if self._behind:
             for each in self.parked():
                 if each.change in ("append", "set"):
@@ -193,7 +194,7 @@ class Keeper(Generic[T]):
     def written(self, write: Write, *, done: bool) -> Effects[T]:
         """The store's answer to a write; not ``done``: it had another head."""
         effects: Effects[T] = Effects()
-        user, entry = write.user, self._entries[write.user]
+        user, entry = write.user, self._held[write.user]
         if not done:
             self.counts.conflicts += 1
             self._read_again(user, entry)
@@ -224,13 +225,13 @@ class Keeper(Generic[T]):
 
     def _entry(self, operation: Operation[T]) -> Entry[T]:
         user, partition, epoch = operation.user, operation.partition, operation.epoch
-        entry = self._entries.get(user)
+        entry = self._held.get(user)
         if entry is None:
-            entry = self._entries[user] = Entry(partition, epoch)
-            self._weigh(entry)
+            entry = Entry(partition, epoch)
+            self._held.add(user, entry)
             self._begin(user, entry)
         else:
-            self._entries.move_to_end(user)
+            self._held.touch(user)
             if self._epochs.get(entry.partition) != entry.epoch:  # its partition has been elsewhere meanwhile
                 if entry.idle:
                     entry.base = {}
@@ -247,10 +248,7 @@ class Keeper(Generic[T]):
     def _read_again(self, user: UserKey, entry: Entry[T]) -> None:
         if entry.history is not None:
             entry.ours, entry.history = entry.history, None
-        if user in self._loading:
-            self._outdated.add(user)
-        else:
-            self._wanted[user] = None
+        self._lookups.want(user)
 
     def _apply(
         self, user: UserKey, entry: Entry[T], history: History, operation: Operation[T], effects: Effects[T]
@@ -272,7 +270,7 @@ class Keeper(Generic[T]):
             operation.applied = True
             self.counts.applied += 1
             self.counts.forgotten += change == "forget"
-            self._weigh(entry)
+            self._held.weigh(entry)
             self._answer(operation, history, effects)
         if self._durable and (operation.applied or entry.unsaved_since is not None):
             entry.unsaved.append(operation)
@@ -316,7 +314,7 @@ class Keeper(Generic[T]):
     def _soil(self, user: UserKey, entry: Entry[T]) -> None:
         if entry.unsaved_since is None:
             entry.unsaved_since = self._clock()
-            self._dirty[user] = None
+            self._dirty[user] = entry
 
     def _write(self, user: UserKey, entry: Entry[T], history: History) -> Write:
         applied = [each for each in entry.unsaved if each.applied]
@@ -332,29 +330,13 @@ class Keeper(Generic[T]):
         head = history.head(stored)
         return Write(user, entry.head, head, whole, index, packed, items is not None, len(entry.unsaved), stored)
 
-    def _weigh(self, entry: Entry[T]) -> None:
-        nbytes = ENTRY_BYTES + (0 if entry.history is None else entry.history.nbytes)
-        self.nbytes += nbytes - entry.nbytes
-        entry.nbytes = nbytes
-
     def _make_room(self, kept: UserKey) -> None:
-        settings, looks = self._settings, _LOOKS
-        while (len(self._entries) > settings.entries or self.nbytes > settings.max_bytes) and looks:
-            user, entry = next(iter(self._entries.items()))
-            if user != kept and entry.idle:
-                self._remove(user, entry)
-                self.counts.evicted += 1
-            else:  # in use
-                self._entries.move_to_end(user)
-                looks -= 1
+        if self._held.full:
+            self.counts.evicted += self._held.make_room(kept)
 
     def _remove_if_over(self, user: UserKey, entry: Entry[T]) -> None:
         """Its partition is another's, and nothing of it is left to be done."""
         if self._epochs.get(entry.partition) == entry.epoch or entry.unsaved_since is not None or entry.parked:
             return
-        self._remove(user, entry)
-
-    def _remove(self, user: UserKey, entry: Entry[T]) -> None:
-        del self._entries[user]
-        self._wanted.pop(user, None)
-        self.nbytes -= entry.nbytes
+        self._held.remove(user, entry)
+        self._lookups.unwanted(user)

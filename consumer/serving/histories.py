@@ -16,7 +16,7 @@ from consumer.histories.keeper import Keeper
 from consumer.histories.operation import Effects
 from consumer.histories.settings import HistorySettings, Store
 from consumer.histories.store import HistoryStore, StoreError
-from consumer.serving.in_flight import Denied, Done, InFlight, Job, Outcome, Repeat
+from consumer.serving.in_flight import Done, InFlight, Job, Outcome
 from consumer.serving.reader import RequestReader
 from consumer.stream.partition import Partition
 from engine.errors import RequestError
@@ -108,12 +108,16 @@ class Histories:
 
     # --- the intake thread ----------------------------------------------------------------------------------------
 
-    def admit(self, read: InFlight | Outcome | Repeat | Denied | Done) -> InFlight | None:
+    def admit(self, read: InFlight | Job) -> InFlight | None:
         """Take a record with an operation, in the order of its partition. Returns it if it can be queued at once."""
         item = read if isinstance(read, InFlight) else read.item
-        operation = item.operation
+        operation, item.operation = item.operation, None  # it knows the item: together they would be a cycle
         if operation is None:
             raise ValueError("the record has nothing to do with histories")
+        if self._store is None and operation.change == "set" and operation.told:
+            with self._lock:
+                self._keeper.bring(operation)
+            return self._go_on(read)
         item.saving = self._store is not None and operation.change is not None
         told = operation.told
         if operation.change == "forget":
@@ -126,6 +130,10 @@ class Histories:
             self._wake.set()
         if not told:
             return ready[0] if ready else None
+        return self._go_on(read)
+
+    def _go_on(self, read: InFlight | Job) -> InFlight | None:
+        """Its answer does not wait for a history."""
         if isinstance(read, InFlight):
             return read
         self.answer(read)
@@ -156,9 +164,9 @@ class Histories:
         """These are another owner's now. Returns records that are never answered here."""
         with self._lock:
             gone = self._keeper.drop(partitions)
-        untold = [item for item in gone if item.operation is not None and not item.operation.told]
-        for item in gone:
-            self._release(item)
+        untold = [each.tag for each in gone if not each.told]
+        for each in gone:
+            self._release(each.tag)
         return untold
 
     def unflushed(self) -> bool:

@@ -46,7 +46,7 @@ class InFlight(msgspec.Struct, eq=False):
     awaiting: int = 0
     dead_lettered: bool = False
     operation: "Operation[InFlight] | None" = None
-    """What it wants of its user's history."""
+    """What it wants of its user's history, until that is said."""
     saving: bool = False
     """What it came to waits, in ``pending``, for the store of histories."""
     pending: "Outcome | Repeat | Denied | Done | None" = None

@@ -4,6 +4,7 @@ Only delivered offsets are tracked, so holes in the log (compaction, transaction
 ownership of a partition has an epoch: what was delivered under an earlier one no longer moves any offset.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -28,13 +29,14 @@ class _Owned:
     stored: int | None
     """Next offset as last handed to the client for a commit."""
     committed: int | None
-    waiting: dict[int, float | None] = field(default_factory=dict)
-    """Offset to record timestamp in order of delivery, or none when finished; starts with an unfinished one."""
-    unfinished: int = 0
+    delivered: deque[int] = field(default_factory=deque)
+    """In their order; starts with an unfinished one."""
+    unfinished: dict[int, float] = field(default_factory=dict)
+    """Offset to record timestamp."""
 
     @property
     def watermark(self) -> int | None:
-        return next(iter(self.waiting), self.position)
+        return self.delivered[0] if self.delivered else self.position
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +81,21 @@ class OffsetTracker:
             return None
         if owned.position is None:
             owned.stored = owned.committed = offset
-        owned.waiting[offset] = timestamp
+        owned.delivered.append(offset)
+        owned.unfinished[offset] = timestamp
         owned.position = offset + 1
-        owned.unfinished += 1
         return Ticket(partition, offset, owned.epoch)
 
     def complete(self, ticket: Ticket) -> bool:
         """Mark a record finished. False: its ownership is over (or it was finished before), nothing changes."""
         owned = self._owned.get(ticket.partition)
-        if owned is None or owned.epoch != ticket.epoch or owned.waiting.get(ticket.offset) is None:
+        if owned is None or owned.epoch != ticket.epoch:
             return False
-        owned.waiting[ticket.offset] = None
-        owned.unfinished -= 1
-        while owned.waiting and owned.waiting[head := next(iter(owned.waiting))] is None:
-            del owned.waiting[head]
+        delivered, unfinished = owned.delivered, owned.unfinished
+        if unfinished.pop(ticket.offset, None) is None:
+            return False
+        while delivered and delivered[0] not in unfinished:
+            delivered.popleft()
         return True
 
     def committable(self) -> Iterator[tuple[Partition, int]]:
@@ -129,11 +132,11 @@ class OffsetTracker:
 
     def unfinished(self, partitions: Iterable[Partition]) -> int:
         """Delivered records of these partitions that are not finished."""
-        return sum(owned.unfinished for partition in partitions if (owned := self._owned.get(partition)))
+        return sum(len(owned.unfinished) for partition in partitions if (owned := self._owned.get(partition)))
 
     def span(self) -> int:
         """The most offsets that one partition keeps waiting, finished ones behind an unfinished one included."""
-        return max((len(owned.waiting) for owned in self._owned.values()), default=0)
+        return max((len(owned.delivered) for owned in self._owned.values()), default=0)
 
     def owned(self) -> tuple[Partition, ...]:
         return tuple(self._owned)
@@ -146,6 +149,6 @@ class OffsetTracker:
             owned.position,
             owned.watermark,
             owned.committed,
-            owned.unfinished,
-            next(iter(owned.waiting.values()), None),
+            len(owned.unfinished),
+            owned.unfinished[owned.delivered[0]] if owned.delivered else None,
         )

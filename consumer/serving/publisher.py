@@ -11,8 +11,8 @@ from consumer.stream.producer import ReplyProducer
 from consumer.stream.settings import KafkaSettings
 
 IDLE_S = 0.1
-_REPORTS_S = 0.005
-"""Wait for answers while delivery reports are due: those only move offsets, so some milliseconds are fine."""
+_REPORTS_S = 0.02
+"""Longest wait for the brokers before what is ready meanwhile is sent beside it: one of them may be away."""
 
 
 class Publisher(Protocol):
@@ -39,7 +39,7 @@ class Publisher(Protocol):
 class AtLeastOnce:
     """Replies leave when they are ready. ``confirmed`` hears of records once the brokers have all that they caused."""
 
-    at_once = 64
+    at_once = 256
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class AtLeastOnce:
 
     @property
     def patience(self) -> float:
-        return _REPORTS_S if self._unreported else IDLE_S
+        return 0.0 if self._unreported else IDLE_S
 
     def start(self) -> None:
         """Nothing to do."""
@@ -75,9 +75,9 @@ class AtLeastOnce:
             due += sends
             if not sends:
                 self._finish(job.item)
-        for sent in due:  # all at once: the client puts what comes close together into one request
+        for sent in due:
             self._send(sent)
-        self._collect(0)
+        self._collect(_REPORTS_S if self._unreported else 0.0)
         self._isolate()
 
     def abandon(self, budget: float) -> None:

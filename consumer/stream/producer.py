@@ -98,8 +98,12 @@ class ReplyProducer(Generic[T]):
             return
 
     def poll(self, timeout: float) -> list[Delivery[T]]:
-        """Deliveries reported since the last call; waits up to ``timeout`` seconds if there are none."""
-        self._serve(lambda: self._producer.poll(0 if self._deliveries else timeout))
+        """Have what was handed over sent, and wait up to ``timeout`` seconds for it; what was reported by then.
+
+        One request of records is under way to a partition at a time; while further ones wait for that, the client's
+        thread spins. So hand over all there is, then come here.
+        """
+        self._serve(lambda: self._producer.flush(timeout) if timeout else self._producer.poll(0))
         deliveries, self._deliveries = self._deliveries, []
         return deliveries
 

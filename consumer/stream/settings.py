@@ -217,7 +217,7 @@ class KafkaSettings(BaseModel):
         """librdkafka options of the producer of replies and dead letters."""
         return {
             **self.connection(),
-            "linger.ms": 0,
+            "linger.ms": 5,  # as long as nobody flushes, which the reply thread does when it has handed over all it has
             "partitioner": "murmur2_random",
             "message.timeout.ms": self.message_timeout_ms,
             "message.max.bytes": self.max_message_bytes,

@@ -1,0 +1,128 @@
+"""The users that are held in the process: within bounds, the least recently used go first."""
+
+from collections import OrderedDict
+from collections.abc import Collection
+from typing import Generic, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from consumer.histories.entry import Entry
+from consumer.histories.history import History
+from consumer.histories.items import Cap, PackedItems, pack
+from consumer.histories.operation import Operation, UserKey
+from consumer.histories.settings import HistorySettings
+from consumer.stream.partition import Partition
+
+T = TypeVar("T")
+
+ENTRY_BYTES = 1_000
+"""Memory of a user beside the items: keys, marks, objects."""
+
+_LOOKS = 8
+
+
+class Brought(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """A whole history as a request brought it. It becomes an entry when somebody wants to know; of most nobody does."""
+
+    partition: Partition
+    epoch: int
+    offset: int
+    items: NDArray[np.int64]
+    nbytes: int
+
+
+class Held(Generic[T]):
+    """Not thread-safe."""
+
+    def __init__(self, settings: HistorySettings, cap: Cap) -> None:
+        self.nbytes = 0
+        self._settings, self._cap = settings, cap
+        self._users: OrderedDict[UserKey, Entry[T] | Brought] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._users)
+
+    def __contains__(self, user: object) -> bool:
+        return user in self._users
+
+    def __getitem__(self, user: UserKey) -> Entry[T]:
+        held = self._users[user]
+        return self._unpacked(user, held) if isinstance(held, Brought) else held
+
+    def get(self, user: UserKey) -> Entry[T] | None:
+        return self[user] if user in self._users else None
+
+    def add(self, user: UserKey, entry: Entry[T]) -> None:
+        self._users[user] = entry
+        self.weigh(entry)
+
+    def bring(self, operation: Operation[T]) -> bool:
+        """Hold what a request brought, in the place of what one before it did. False: there is more to know first."""
+        user, items = operation.user, operation.items
+        if not isinstance(items, np.ndarray) or self._cap.excess(len(items)):
+            return False
+        partition, epoch = operation.partition, operation.epoch
+        held = self._users.get(user)
+        if held is not None:
+            if not isinstance(held, Brought) or held.epoch != epoch or held.partition != partition:
+                return False
+            self.nbytes -= held.nbytes
+            self._users.move_to_end(user)
+        nbytes = ENTRY_BYTES + items.nbytes
+        self._users[user] = Brought(partition, epoch, operation.offset, items, nbytes)
+        self.nbytes += nbytes
+        return True
+
+    def touch(self, user: UserKey) -> None:
+        """It is the most recently used one now."""
+        self._users.move_to_end(user)
+
+    def leave(self, partitions: Collection[Partition]) -> list[tuple[UserKey, Entry[T]]]:
+        """These are another owner's: let go of what was brought by their requests. Returns their users' entries."""
+        entries: list[tuple[UserKey, Entry[T]]] = []
+        for user, held in list(self._users.items()):
+            if held.partition not in partitions:
+                continue
+            if isinstance(held, Brought):
+                self.remove(user, held)
+            else:
+                entries.append((user, held))
+        return entries
+
+    def weigh(self, entry: Entry[T]) -> None:
+        """Its history has changed."""
+        nbytes = ENTRY_BYTES + (0 if entry.history is None else entry.history.nbytes)
+        self.nbytes += nbytes - entry.nbytes
+        entry.nbytes = nbytes
+
+    @property
+    def full(self) -> bool:
+        """More is held than may be."""
+        return len(self._users) > self._settings.entries or self.nbytes > self._settings.max_bytes
+
+    def make_room(self, kept: UserKey) -> int:
+        """Let idle ones go, but ``kept``. Returns how many."""
+        gone, looks = 0, _LOOKS
+        while self.full and looks:
+            user, held = next(iter(self._users.items()))
+            if user != kept and (isinstance(held, Brought) or held.idle):
+                self.remove(user, held)
+                gone += 1
+            else:  # in use
+                self._users.move_to_end(user)
+                looks -= 1
+        return gone
+
+    def remove(self, user: UserKey, held: Entry[T] | Brought) -> None:
+        del self._users[user]
+        self.nbytes -= held.nbytes
+
+    def _unpacked(self, user: UserKey, brought: Brought) -> Entry[T]:
+        items = PackedItems("int", pack(brought.items), len(brought.items))
+        history = History({brought.partition.number: brought.offset}, items)
+        entry: Entry[T] = Entry(brought.partition, brought.epoch, history, nbytes=brought.nbytes)
+        self._users[user] = entry
+        self.weigh(entry)
+        return entry
