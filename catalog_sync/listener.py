@@ -38,7 +38,7 @@ class Listener:
             if self._subscription.health_check_response_counter > _UNANSWERED_PINGS:
                 raise redis.ConnectionError("the subscription does not answer")
         except Exception as error:  # whatever it is, a new subscription has the best chance
-            log.info("the subscription is lost: %r", error)
+            log.info("the subscription is lost: %s", error)
             self.close()
             self._subscribe_at = time.monotonic() + self._backoff.pause()
             self.lost += 1

@@ -96,7 +96,7 @@ def run(settings: ServiceSettings, expose: Expose) -> None:
         status.fleet = running.enter_context(closing(FleetView(catalog, engine.spec.id)))
         watcher = running.enter_context(Watcher(catalog, engine.catalogs, canaries))
         status.watcher = watcher
-        _wait_for_catalog(engine, errands)
+        _wait_for_catalog(engine, watcher, errands)
         status.starting = "the engine is warming up"
         _warm_up(engine, settings)
 
@@ -173,15 +173,20 @@ def _obeying_its_group(settings: ServiceSettings) -> CatalogSettings:
     return settings.catalog.model_copy(update={"group": group})
 
 
-def _wait_for_catalog(engine: "RecallEngine", errands: "Errands") -> None:
+def _wait_for_catalog(engine: "RecallEngine", watcher: "Watcher", errands: "Errands") -> None:
     """Nothing is read from Kafka before there is a catalog to answer from; its canaries are answered here."""
     from consumer.serving.recaller import Attempt
 
+    said = None
     while engine.catalogs.active is None:
         if errand := errands.take():
             errand.answers.set_result(Attempt(engine, errand.requests, lambda _: None).answers())
-        else:
-            time.sleep(CATALOG_POLL_S)
+            continue
+        why = watcher.snapshot().error
+        if why is not None and why != said:
+            log.warning("waiting for the first catalog: %s", why)
+            said = why
+        time.sleep(CATALOG_POLL_S)
 
 
 def _warm_up(engine: "RecallEngine", settings: ServiceSettings) -> None:

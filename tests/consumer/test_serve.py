@@ -63,6 +63,7 @@ def test_from_start_to_drain(model: Path, kafka: KafkaSettings, redis: CatalogSe
     with service(tmp_path, *flags(model, kafka, redis, "whole")) as running:
         eventually(lambda: "no catalog is active: the model has no pointer in Redis" in running.reasons(), START_S)
         assert running.http.get("/healthz").status_code == 200
+        assert "waiting for the first catalog: the model has no pointer in Redis" in running.log.read_text()
         first = publish(redis, ITEMS, "whole")
         eventually(lambda: running.reasons() == [], START_S)
 
