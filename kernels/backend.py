@@ -12,6 +12,7 @@ from kernels.elementwise import qk_norm_rope_write as rope
 from kernels.elementwise import quantise as quantisation
 from kernels.elementwise import rms_norm as norm
 from kernels.elementwise import silu_mul as gate
+from kernels.linear import log_sum_exp as normaliser
 from kernels.linear.scaled import Fp8Matrix, ScaledProduct
 from kernels.selection import expand_select as selection
 from kernels.selection import resolve
@@ -25,7 +26,9 @@ __all__ = [
     "Resolved",
     "Selection",
     "beam_decode_attention",
+    "beam_decode_attention_fp8",
     "expand_select",
+    "log_sum_exp",
     "paged_prefill_attention",
     "qk_norm_rope_write",
     "quantise",
@@ -62,7 +65,9 @@ def _by_device(twin: Callable[P, T]) -> Callable[P, T]:
 
 
 beam_decode_attention = _by_device(decode.beam_decode_attention)
+beam_decode_attention_fp8 = _by_device(decode.beam_decode_attention_fp8)
 expand_select = _by_device(selection.expand_select)
+log_sum_exp = _by_device(normaliser.log_sum_exp)
 paged_prefill_attention = _by_device(prefill.paged_prefill_attention)
 resolve_leaves = _by_device(resolve.resolve_leaves)
 qk_norm_rope_write = _by_device(rope.qk_norm_rope_write)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.model.decoder_config import DecoderConfig
-from engine.model.linear import quantised_for
+from engine.model.linear import Operand, quantised_for
 from engine.model.residual import Residual
 from engine.model.weights import DecoderWeights, LayerWeights
 from engine.state.beam_kv import BeamKV
@@ -58,7 +58,7 @@ class Decoder:
             if number == len(self._weights.layers) - 1:  # from here only the last token's state is read
                 q, state, begin = q[prompts.last], state.of(prompts.last), prompts.last_begin
             attended = backend.paged_prefill_attention(q, *pages, table.page_table, begin, table.length, self._scale)
-            _after_attention(layer, attended.flatten(1), state)
+            _after_attention(layer, quantised_for(layer.o, attended.flatten(1)), state)
         return state.normed(self._weights.norm)
 
     def decode(self, tokens: Tensor, step: int, table: ContextTable, context: ContextKV, beams: BeamKV) -> Tensor:
@@ -71,7 +71,9 @@ class Decoder:
         for number, layer in enumerate(self._weights.layers):
             own_k, own_v = beams.layer(number)
             q = self._qkv(layer, state, positions, *beams.as_pages(number, step), slots)
-            attended = backend.beam_decode_attention(
+            narrow = layer.o.takes_fp8(rows * width)
+            attend = backend.beam_decode_attention_fp8 if narrow else backend.beam_decode_attention
+            attended = attend(
                 q.view(rows, width, self._config.heads, -1),
                 *context.layer(number),
                 table.page_table,
@@ -82,7 +84,9 @@ class Decoder:
                 live,
                 self._scale,
             )
-            _after_attention(layer, attended.view(rows * width, -1), state)
+            _after_attention(
+                layer, attended.view(rows * width, -1) if isinstance(attended, Tensor) else attended, state
+            )
         return state.normed(self._weights.norm).view(rows, width, -1)
 
     def _state(self, tokens: Tensor) -> Residual:
@@ -105,9 +109,9 @@ class Decoder:
         )
 
 
-def _after_attention(layer: LayerWeights, attended: Tensor, state: Residual) -> None:
+def _after_attention(layer: LayerWeights, attended: Operand, state: Residual) -> None:
     """Add the output projection, then the feed-forward block."""
-    state.add(layer.o, quantised_for(layer.o, attended))
+    state.add(layer.o, attended)
     gate_up = layer.gate_up(state.operand(layer.post_norm, layer.gate_up))
     gated = backend.silu_mul_fp8 if layer.down.takes_fp8(len(attended)) else backend.silu_mul
     state.add(layer.down, gated(gate_up))

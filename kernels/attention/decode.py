@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 
 from kernels.attention.paging import gather_pages
+from kernels.elementwise.quantise import quantise
+from kernels.linear.scaled import Fp8Matrix
 
 
 def beam_decode_attention(
@@ -50,3 +52,20 @@ def beam_decode_attention(
         merged += weights[..., length:].view(kv_heads, beams, -1, steps) @ v_own
         out[r, :beams] = merged.transpose(0, 1).reshape(beams, -1, head_dim).to(q.dtype)
     return out
+
+
+def beam_decode_attention_fp8(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    page_table: Tensor,
+    context_len: Tensor,
+    own_k: Tensor,
+    own_v: Tensor,
+    path: Tensor,
+    width: Tensor,
+    scale: float,
+) -> Fp8Matrix:
+    """As ``beam_decode_attention``, quantised: ``[R * W, Hq * D]`` with a scale a beam."""
+    attended = beam_decode_attention(q, k_pages, v_pages, page_table, context_len, own_k, own_v, path, width, scale)
+    return quantise(attended.flatten(0, 1).flatten(1))

@@ -153,7 +153,22 @@ def beam_decode_attention(
     scale: float,
     split_pages: int | None = None,
 ) -> Tensor:
-    """As ``triton_decode.beam_decode_attention``; contexts of at least one token."""
+    """As ``triton_decode.portable_decode``; contexts of at least one token."""
+    parts = context_parts(q, k_pages, v_pages, page_table, context_len, width, scale, split_pages)
+    return parts.join(q, own_k, own_v, path, context_len, width, scale, k_pages.shape[2])
+
+
+def context_parts(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    page_table: Tensor,
+    context_len: Tensor,
+    width: Tensor,
+    scale: float,
+    split_pages: int | None = None,
+) -> Parts:
+    """As ``triton_decode.context_parts``; contexts of at least one token."""
     requests, beams, query_heads, dim = q.shape
     heads, page = k_pages.shape[1], k_pages.shape[2]
     group = query_heads // heads
@@ -168,4 +183,4 @@ def beam_decode_attention(
         beams, requests, row_blocks, tiles, page_table.shape[1], parts.rule.pages, parts.rule.wide, scale * LOG2_E,
         HEADS=heads, GROUP=group, DIM=dim, PAGE=page, num_warps=4, maxnreg=168,
     )  # fmt: skip
-    return parts.join(q, own_k, own_v, path, context_len, width, scale, page)
+    return parts

@@ -9,6 +9,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from kernels.attention import decode
 from kernels.attention.choice import fits_hopper, fits_triton
 from kernels.attention.triton_splits import LOG2_E, Parts, split_size
+from kernels.elementwise.triton_quantise import quantise
+from kernels.linear.scaled import Fp8Matrix
 
 
 @triton.jit
@@ -90,23 +92,45 @@ def beam_decode_attention(
     path: Tensor,
     width: Tensor,
     scale: float,
-    split_pages: int | None = None,
 ) -> Tensor:
-    """As the torch twin; steps of ``own``, rows of ``path`` and all the rest contiguous.
-
-    ``split_pages``: context pages of one program, which decides the last bits of a result; the default does not depend
-    on the batch (``SplitRule``).
-    """
+    """As the torch twin; steps of ``own``, rows of ``path`` and all the rest contiguous."""
     if not fits_triton(q.shape[-1]):
         return decode.beam_decode_attention(
             q, k_pages, v_pages, page_table, context_len, own_k, own_v, path, width, scale
         )
-    args = q, k_pages, v_pages, page_table, context_len, own_k, own_v, path, width, scale, split_pages
-    if fits_hopper(q, k_pages):
-        from kernels.attention.gluon_decode import beam_decode_attention as for_hopper
+    parts = _parts(q, k_pages, v_pages, page_table, context_len, width, scale)
+    return parts.join(q, own_k, own_v, path, context_len, width, scale, k_pages.shape[2])
 
-        return for_hopper(*args)
-    return portable_decode(*args)
+
+def beam_decode_attention_fp8(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    page_table: Tensor,
+    context_len: Tensor,
+    own_k: Tensor,
+    own_v: Tensor,
+    path: Tensor,
+    width: Tensor,
+    scale: float,
+) -> Fp8Matrix:
+    """As the torch twin, rounded once; otherwise as ``beam_decode_attention``."""
+    if not fits_triton(q.shape[-1]) or q.shape[2].bit_count() != 1:
+        attended = beam_decode_attention(q, k_pages, v_pages, page_table, context_len, own_k, own_v, path, width, scale)
+        return quantise(attended.flatten(0, 1).flatten(1))
+    parts = _parts(q, k_pages, v_pages, page_table, context_len, width, scale)
+    return parts.join_fp8(q, own_k, own_v, path, context_len, width, scale, k_pages.shape[2])
+
+
+def _parts(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, context_len: Tensor, width: Tensor, scale: float
+) -> Parts:
+    """Attention over the contexts by the kernel for the device."""
+    if fits_hopper(q, k_pages):
+        from kernels.attention.gluon_decode import context_parts as for_hopper
+
+        return for_hopper(q, k_pages, v_pages, page_table, context_len, width, scale)
+    return context_parts(q, k_pages, v_pages, page_table, context_len, width, scale)
 
 
 def portable_decode(
@@ -123,6 +147,25 @@ def portable_decode(
     split_pages: int | None = None,
 ) -> Tensor:
     """Plain Triton."""
+    parts = context_parts(q, k_pages, v_pages, page_table, context_len, width, scale, split_pages)
+    return parts.join(q, own_k, own_v, path, context_len, width, scale, k_pages.shape[2])
+
+
+def context_parts(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    page_table: Tensor,
+    context_len: Tensor,
+    width: Tensor,
+    scale: float,
+    split_pages: int | None = None,
+) -> Parts:
+    """Attention over the contexts alone.
+
+    ``split_pages``: context pages of one program, which decides the last bits of a result; the default does not depend
+    on the batch (``SplitRule``).
+    """
     requests, beams, query_heads, dim = q.shape
     heads, page = k_pages.shape[1], k_pages.shape[2]
     group = query_heads // heads
@@ -137,4 +180,4 @@ def portable_decode(
         HEADS=heads, GROUP=group, DIM=dim, PAGE=page, ROWS=rows, KEYS=keys,
         num_warps=4, num_stages=3,
     )  # fmt: skip
-    return parts.join(q, own_k, own_v, path, context_len, width, scale, page)
+    return parts

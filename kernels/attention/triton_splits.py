@@ -9,8 +9,11 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention.splits import MEASURED, SplitRule
+from kernels.elementwise.triton_quantise import empty_fp8, to_fp8
+from kernels.linear.scaled import Fp8Matrix
 
 LOG2_E = 1.4426950408889634
+_JOINED_ROWS = 16
 
 
 @triton.jit
@@ -50,16 +53,35 @@ class Parts:
         page: int,
     ) -> Tensor:  # fmt: skip
         """The result, with the own tokens; arguments as in ``decode.beam_decode_attention``. ``page``: its tokens."""
+        out = torch.empty_like(q)
+        self._join(q, own_k, own_v, path, context_len, width, scale, page, out, None)
+        return out
+
+    def join_fp8(
+        self, q: Tensor, own_k: Tensor, own_v: Tensor, path: Tensor, context_len: Tensor, width: Tensor, scale: float,
+        page: int,
+    ) -> Fp8Matrix:  # fmt: skip
+        """As ``join``, quantised: ``[R * W, Hq * D]``. The number of heads is a power of two."""
+        requests, beams, heads, dim = q.shape
+        out = empty_fp8(requests * beams, heads * dim, q.device)
+        self._join(q, own_k, own_v, path, context_len, width, scale, page, out.values, out.scale)
+        return out
+
+    def _join(
+        self, q: Tensor, own_k: Tensor, own_v: Tensor, path: Tensor, context_len: Tensor, width: Tensor, scale: float,
+        page: int, out: Tensor, out_scale: Tensor | None,
+    ) -> None:  # fmt: skip
         requests, beams, heads, dim = q.shape
         steps, slots, kv_heads = own_k.shape[0], own_k.shape[2], own_k.shape[3]
-        out = torch.empty_like(q)
-        join[(triton.cdiv(beams * heads, 16), requests)](
+        rows = _JOINED_ROWS if out_scale is None else heads  # a scale is that of a whole beam
+        join[(triton.cdiv(beams * heads, rows), requests)](
             self.values, self.logs, q, own_k, own_v, path, context_len, width, out,
+            self.logs if out_scale is None else out_scale,
             beams, requests, slots, own_k.stride(0), path.stride(0), path.stride(1), self.rule.pages, self.rule.wide,
             scale * LOG2_E,
-            HEADS=heads, KV_HEADS=kv_heads, DIM=dim, PAGE=page, STEPS=steps, ROWS=16, num_warps=4,
+            HEADS=heads, KV_HEADS=kv_heads, DIM=dim, PAGE=page, STEPS=steps, ROWS=rows,
+            QUANTISE=out_scale is not None, num_warps=4,
         )  # fmt: skip
-        return out
 
 
 @triton.jit(
@@ -68,12 +90,15 @@ class Parts:
     ]
 )  # fmt: skip
 def join(
-    values, logs, q, own_k, own_v, path, context_len, width, out,
+    values, logs, q, own_k, own_v, path, context_len, width, out, out_scale,
     W, R, slots, step_stride, path_step, path_row, split_pages, wide, scale,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, STEPS: tl.constexpr,
-    ROWS: tl.constexpr,
+    ROWS: tl.constexpr, QUANTISE: tl.constexpr,
 ):  # fmt: skip
-    """Program ``(ROWS rows, request)``; a row is a beam and a query head. Rows of no beam become zero."""
+    """Program ``(ROWS rows, request)``; a row is a beam and a query head. Rows of no beam become zero.
+
+    With ``QUANTISE`` a program is a beam, ``ROWS`` are its heads, and ``out_scale`` is float32 ``[R * W]``.
+    """
     r = tl.program_id(1)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, DIM)
@@ -82,7 +107,10 @@ def join(
     at = (r * W * HEADS + rows).to(tl.int64)
     cells = at[:, None] * DIM + columns[None, :]
     if tl.program_id(0) * ROWS >= beams * HEADS:
-        tl.store(out + cells, tl.zeros([ROWS, DIM], out.dtype.element_ty), mask=(rows < W * HEADS)[:, None])
+        nothing = tl.zeros([ROWS, DIM], tl.float32).to(out.dtype.element_ty)
+        tl.store(out + cells, nothing, mask=(rows < W * HEADS)[:, None])
+        if QUANTISE:
+            tl.store(out_scale + r * W + tl.program_id(0), 1.0)
         return
     pages = tl.maximum((tl.load(context_len + r) + PAGE - 1) // PAGE, 1)
     group: tl.constexpr = HEADS // KV_HEADS
@@ -107,7 +135,12 @@ def join(
         peak, total, sums = _add_part(peak, total, sums, log, value)
         part += 1
     value = tl.where(some[:, None], sums / total[:, None], 0.0)
-    tl.store(out + cells, value.to(out.dtype.element_ty), mask=(rows < W * HEADS)[:, None])
+    if QUANTISE:
+        fitted, of_beam = to_fp8(value)
+        tl.store(out_scale + r * W + tl.program_id(0), of_beam)
+        tl.store(out + cells, fitted)
+    else:
+        tl.store(out + cells, value.to(out.dtype.element_ty), mask=(rows < W * HEADS)[:, None])
 
 
 @triton.jit

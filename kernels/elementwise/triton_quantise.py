@@ -12,12 +12,19 @@ _SMALLEST, _LARGEST = tl.constexpr(SMALLEST), tl.constexpr(FP8_MAX)
 
 
 @triton.jit
+def to_fp8(value):
+    """Float32 of one or two dimensions as e4m3, and the scale of all of it."""
+    largest = tl.maximum(tl.max(tl.abs(value)), _SMALLEST)
+    fitted = tl.clamp(value * (_LARGEST / largest), -_LARGEST, _LARGEST)
+    return fitted.to(tl.float8e4nv), largest / _LARGEST
+
+
+@triton.jit
 def store_fp8(value, out, columns, inside, scale_out):
     """Write a whole row of float32, 0 where it is not ``inside``, as e4m3 and its scale."""
-    largest = tl.maximum(tl.max(tl.abs(value), 0), _SMALLEST)
-    tl.store(scale_out, largest / _LARGEST)
-    fitted = tl.clamp(value * (_LARGEST / largest), -_LARGEST, _LARGEST)
-    tl.store(out + columns, fitted.to(tl.float8e4nv), mask=inside)
+    fitted, scale = to_fp8(value)
+    tl.store(scale_out, scale)
+    tl.store(out + columns, fitted, mask=inside)
 
 
 @triton.jit

@@ -24,7 +24,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 TWINNED = (
     "beam_decode_attention",
+    "beam_decode_attention_fp8",
     "expand_select",
+    "log_sum_exp",
     "paged_prefill_attention",
     "qk_norm_rope_write",
     "quantise",
