@@ -1,20 +1,24 @@
 """What a user who comes back costs: a long history that is resident, and a few new events.
 
 ``python -m benchmarks.sessions [--model NAME]``. For every batch size, round by round: the same users with the same
-histories once cold and once continued from the context that their request before left. Both from requests to items.
+histories once cold and once continued from the context that their request before left. All from requests to items.
 The floor is of the same run: decoding as it is for anybody, and the prefill of the new tokens alone.
+
+Then the same with other numbers of new events. None: what is left to do at the request if the prefill ran ahead of it,
+when the events came. And once more with sessions that had to leave the device and are copied back from the host.
 """
 
 import argparse
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from benchmarks.card import CardWatch, describe, device_name
 from benchmarks.cases import Case
@@ -22,11 +26,16 @@ from benchmarks.engine_run import engine_settings, graphs_of, load_engine, rando
 from benchmarks.floor import FloorBench
 from benchmarks.measure import Timing, wall_ms
 from benchmarks.results import ReportFile, Row, default_path
-from benchmarks.shapes import SHAPES, write_model
+from benchmarks.shapes import SHAPES, pages_for, write_model
+from engine.catalog.catalog import Catalog
 from engine.recall_engine import RecallEngine
 from engine.request import BeamPolicy, RecallRequest, RecallResult
+from engine.settings import PAGE_TOKENS, EngineSettings
 
+SESSION, NEW_EVENTS, HOST, FLOOR = "session", "new events", "session from the host", "floor"
 WARM_ROUNDS = 3
+FEW_ROUNDS = 8
+"""Of what is not held against the target."""
 TARGET = 1.25
 """Of the floor."""
 
@@ -37,6 +46,7 @@ def main() -> None:
     parser.add_argument("--beam", type=int, default=256)
     parser.add_argument("--tokens", type=int, default=5_000, help="of the history")
     parser.add_argument("--events", type=int, default=20, help="new ones")
+    parser.add_argument("--other-events", type=int, nargs="*", default=[0, 1, 20, 40, 85, 170])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=20)
@@ -44,21 +54,49 @@ def main() -> None:
     asked = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     shape = SHAPES[asked.model]
-    history = asked.tokens // shape.levels
-    context = _context(history + asked.events, shape.levels)
-    cases = [Case(shape, asked.beam, context, batch) for batch in asked.batches]
+    users = Users(asked.items, asked.tokens // shape.levels, asked.events)
+    cases = [
+        Case(shape, asked.beam, _context(users.before + users.new, shape.levels), batch) for batch in asked.batches
+    ]
     report = ReportFile(asked.out or default_path("sessions", device_name(device)), describe(device))
+    report.note(kind="sessions", model=asked.model, beam=asked.beam, items=asked.items, history=users.before)
+
+    def add(row: Row) -> None:
+        print(json.dumps(report.add(row)), flush=True)
+
+    catalog = random_catalog(shape.name, (shape.codes,) * shape.levels, asked.items)
     with tempfile.TemporaryDirectory(prefix="recallstream-bench-") as scratch:
-        settings = engine_settings(write_model(shape, Path(scratch), device), cases, device, flights=3)
-        with graphs_of(cases):
-            engine = load_engine(settings, random_catalog(shape.name, (shape.codes,) * shape.levels, asked.items))
+        directory = write_model(shape, Path(scratch), device)
+        most = _context(users.before + max([users.new, *asked.other_events]), shape.levels)
+        settings = engine_settings(directory, [replace(case, context=most) for case in cases], device, flights=3)
+        engine = _engine(settings, catalog, cases)
         for case in cases:
-            row = measure(engine, case, history, asked.events, asked.items, asked.rounds)
-            print(json.dumps(report.add(row)), flush=True)
+            add(session_row(engine, case, users, asked.rounds))
+        for case in cases:
+            for events in asked.other_events:
+                add(new_events_row(engine, case, replace(users, new=events)))
+        del engine
+        engine = _engine(_host_settings(settings, cases), catalog, cases)
+        for case in cases:
+            add(host_row(engine, case, users, cases[-1].batch))
     del engine
     floors = FloorBench(device)
-    for case, row in zip(cases, list(report.rows), strict=True):
-        print(json.dumps(report.add(floor_row(floors, case, row))), flush=True)
+    for case in cases:
+        whole = floors.floor(case)
+        for row in [row for row in report.rows if row["case"] == case.name and row["what"] in (SESSION, HOST)]:
+            add(floor_row(floors.continued(case, row["new_tokens"], whole), whole.total, case, row))
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """Histories of ``before`` random items below ``items``, and ``new`` events more."""
+
+    items: int
+    before: int
+    new: int
+
+    def histories(self, count: int, random: np.random.Generator) -> list[NDArray[np.int64]]:
+        return [random.integers(0, self.items, self.before + self.new) for _ in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,60 +109,141 @@ class Round:
     warm: Sequence[RecallResult]
 
 
-def measure(engine: RecallEngine, case: Case, history: int, events: int, items: int, rounds: int) -> Row:
-    """``history`` items, then ``events`` more. Raises RuntimeError if a session was not found or answers differ."""
-    random = np.random.default_rng(case.batch)
+def session_row(engine: RecallEngine, case: Case, users: Users, rounds: int) -> Row:
+    """Raises RuntimeError if a session was not found."""
     with CardWatch(engine.device) as watch:
-        done = [_round(engine, case, history, events, items, random) for _ in range(rounds + WARM_ROUNDS)][WARM_ROUNDS:]
-    new = case.context - _context(history, case.shape.levels) + 1  # what followed the history is computed again
-    for each in done:
-        if {answer.context_tokens - answer.reused_tokens for answer in each.warm} != {new}:
-            raise RuntimeError(f"{case.name}: not {new} new tokens")
-    cold, warm = Timing.of([each.cold_ms for each in done]), Timing.of([each.warm_ms for each in done])
-    return {
-        "what": "session",
-        **case.fields(),
-        "new_events": events,
-        "new_tokens": new,
-        "cold": cold.row(),
-        **warm.row(),
-        "cold_prefill_ms": median(answer.prefill_ms for each in done for answer in each.cold),
-        "prefill_ms": median(answer.prefill_ms for each in done for answer in each.warm),
-        "decode_ms": median(answer.decode_ms for each in done for answer in each.warm),
-        "cold_over_session": cold.median_ms / warm.median_ms,
-        "same_items": mean(_overlap(a, b) for each in done for a, b in zip(each.cold, each.warm, strict=True)),
-        "card": watch.summary(),
-    }
+        done = _rounds(engine, case, users, rounds)
+    return {"what": SESSION, **_compared(case, users, done), "card": watch.summary()}
 
 
-def floor_row(floors: FloorBench, case: Case, row: Row) -> Row:
+def new_events_row(engine: RecallEngine, case: Case, users: Users) -> Row:
+    """Without a cold run. Raises RuntimeError if a session was not found."""
+    case = replace(case, context=_context(users.before + users.new, case.shape.levels))
+    done = _rounds(engine, case, users, FEW_ROUNDS, cold=False)
+    return {"what": NEW_EVENTS, **case.fields(), **_continued(case, users, done)}
+
+
+def host_row(engine: RecallEngine, case: Case, users: Users, crowd: int) -> Row:
+    """``crowd``: others at a time whose contexts fill the device. Raises RuntimeError if a copy was not found."""
+
+    def others() -> None:
+        if engine.device.type == "cuda":
+            torch.cuda.synchronize(engine.device)  # a copy that is not complete would be none
+        random = np.random.default_rng(crowd)
+        results(engine.recall([_request(case, each, None) for each in users.histories(crowd, random)]))
+
+    found = engine.stats()["host_session_hits"]
+    done = _rounds(engine, case, users, FEW_ROUNDS, evict=others)
+    if engine.stats()["host_session_hits"] - found != case.batch * (FEW_ROUNDS + WARM_ROUNDS):
+        raise RuntimeError(f"{case.name}: not all came from the host")
+    pages = pages_for(_context(users.before, case.shape.levels))
+    stats = engine.stats()
+    copied = case.batch * pages * stats["context_bytes"] / stats["context_pages"]
+    return {"what": HOST, **_compared(case, users, done), "copied_gb": copied / 1e9}
+
+
+def floor_row(floor: float, cold_floor: float, case: Case, row: Row) -> Row:
     """The floor beside a measured row."""
-    whole = floors.floor(case)
-    floor = floors.continued(case, row["new_tokens"], whole)
     return {
-        "what": "floor",
+        "what": f"{row['what']}, {FLOOR}",
         **case.fields(),
         "ms": floor,
-        "cold_ms": whole.total,
+        "cold_ms": cold_floor,
         "of_the_floor": row["ms"] / floor,
-        "cold_of_the_floor": row["cold"]["ms"] / whole.total,
+        "cold_of_the_floor": row["cold"]["ms"] / cold_floor,
         "within_target": row["ms"] <= TARGET * floor,
     }
 
 
+def _compared(case: Case, users: Users, done: Sequence[Round]) -> Row:
+    cold, row = Timing.of([each.cold_ms for each in done]), _continued(case, users, done)
+    return {
+        **case.fields(),
+        **row,
+        "cold": cold.row(),
+        "cold_prefill_ms": median(answer.prefill_ms for each in done for answer in each.cold),
+        "cold_over_session": cold.median_ms / row["ms"],
+        "same_items": mean(_overlap(a, b) for each in done for a, b in zip(each.cold, each.warm, strict=True)),
+    }
+
+
+def _continued(case: Case, users: Users, done: Sequence[Round]) -> Row:
+    new = case.context - _context(users.before, case.shape.levels) + 1  # what followed the history is computed again
+    for each in done:
+        if {answer.context_tokens - answer.reused_tokens for answer in each.warm} != {new}:
+            raise RuntimeError(f"{case.name}: not {new} new tokens")
+    return {
+        "new_events": users.new,
+        "new_tokens": new,
+        **Timing.of([each.warm_ms for each in done]).row(),
+        "prefill_ms": median(answer.prefill_ms for each in done for answer in each.warm),
+        "decode_ms": median(answer.decode_ms for each in done for answer in each.warm),
+    }
+
+
+def _rounds(
+    engine: RecallEngine,
+    case: Case,
+    users: Users,
+    rounds: int,
+    *,
+    cold: bool = True,
+    evict: Callable[[], None] | None = None,
+) -> list[Round]:
+    random = np.random.default_rng(case.batch)
+    done = [_round(engine, case, users, random, cold, evict) for _ in range(rounds + WARM_ROUNDS)]
+    return done[WARM_ROUNDS:]
+
+
 def _round(
-    engine: RecallEngine, case: Case, history: int, events: int, items: int, random: np.random.Generator
+    engine: RecallEngine,
+    case: Case,
+    users: Users,
+    random: np.random.Generator,
+    cold: bool,
+    evict: Callable[[], None] | None,
 ) -> Round:
-    beam, top_k = BeamPolicy(case.widths), case.widths[-1]
-    histories = [random.integers(0, items, history + events) for _ in range(case.batch)]
-    after = [RecallRequest(beam, top_k, each, session=str(user)) for user, each in enumerate(histories)]
-    before = [RecallRequest(beam, top_k, each[:history], session=str(user)) for user, each in enumerate(histories)]
-    cold = [replace(request, session=None) for request in after]
-    answers: list[RecallResult] = []
-    cold_ms = wall_ms(lambda: answers.extend(results(engine.recall(cold))), 1).median_ms
+    histories = users.histories(case.batch, random)
+    names = [str(number) for number in random.integers(1 << 62, size=case.batch)]  # whom no copy remembers
+    after = [_request(case, each, name) for each, name in zip(histories, names, strict=True)]
+    before = [_request(case, each[: users.before], name) for each, name in zip(histories, names, strict=True)]
+    alone = [replace(request, session=None) for request in after] if cold else []
+    cold_ms, cold_answers = _timed(engine, alone)
     results(engine.recall(before))
-    warm_ms = wall_ms(lambda: answers.extend(results(engine.recall(after))), 1).median_ms
-    return Round(cold_ms, warm_ms, answers[: case.batch], answers[case.batch :])
+    if evict is not None:
+        evict()
+    warm_ms, warm_answers = _timed(engine, after)
+    return Round(cold_ms, warm_ms, cold_answers, warm_answers)
+
+
+def _timed(engine: RecallEngine, requests: Sequence[RecallRequest]) -> tuple[float, Sequence[RecallResult]]:
+    answers: list[RecallResult] = []
+    timing = wall_ms(lambda: answers.extend(results(engine.recall(requests))), 1)
+    return timing.median_ms, answers
+
+
+def _request(case: Case, history: NDArray[np.int64], user: str | None) -> RecallRequest:
+    return RecallRequest(BeamPolicy(case.widths), case.widths[-1], history, session=user)
+
+
+def _engine(settings: EngineSettings, catalog: Catalog, cases: Sequence[Case]) -> RecallEngine:
+    with graphs_of(cases):
+        return load_engine(settings, catalog)
+
+
+def _host_settings(settings: EngineSettings, cases: Sequence[Case]) -> EngineSettings:
+    """Pages for the largest batch and no context more, and room on the host for what it leaves."""
+    case = cases[-1]
+    each = pages_for(case.context)
+    pages = case.batch * each + each // 2
+    itemsize = 2 if settings.device == "cuda" else 4
+    page_bytes = 2 * case.shape.layers * case.shape.kv_heads * PAGE_TOKENS * case.shape.head_dim * itemsize
+    return settings.model_copy(
+        update={
+            "context_pages": pages,
+            "sessions_host_bytes": pages * page_bytes,
+        }
+    )
 
 
 def _context(events: int, levels: int) -> int:
