@@ -84,3 +84,13 @@ def test_answers_of_a_batch_that_is_searched_in_groups_are_those_of_each_request
         assert_same(ours, theirs)
     assert engine.stats()["eager_searches"] > before + 1
     assert_pool_is_whole(engine)
+
+
+def test_narrow_beams_do_not_overtake_what_was_asked_for_before_them(tmp_path: Path) -> None:
+    engine = engine_on(write_model(MODEL, tmp_path), max_batch_tokens=64)
+    history = np.arange(10)  # some 30 tokens: two of them run at once
+    requests = [request(history=history, beam=BeamPolicy((width,) * 3), top_k=1) for width in (40, 20, 1, 2, 8)]
+    running = engine.submit(requests)
+    parts = [[item.place for item in flight.batch] for flight in running._flights]  # noqa: SLF001
+    running.collect()
+    assert parts == [[1, 0], [2, 3], [4]]
