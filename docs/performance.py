@@ -13,6 +13,7 @@ from docs.performance_kernels import kernels_section
 from docs.performance_load import overload_section
 from docs.performance_offline import offline_section
 from docs.performance_quality import products_section, quality_section
+from docs.performance_sessions import sessions_section
 from docs.performance_targets import OF_OFFLINE_TARGET, TAIL_TARGET, graph_share, targets_section
 
 NOTES = "notes.md"
@@ -209,6 +210,7 @@ _SECTIONS = {
     "offline": offline_section,
     "online": _online,
     "overload": overload_section,
+    "sessions": sessions_section,
     "exactness": _exactness,
     "kernels": kernels_section,
     "fp8_products": products_section,

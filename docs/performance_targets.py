@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.results import Row, find
+from benchmarks.sessions import FLOOR, SESSION
+from benchmarks.sessions import TARGET as COMES_BACK
 from benchmarks.summary import (
     CHAINED_TARGET,
     FLOOR_TARGETS,
@@ -66,9 +68,12 @@ def _targets(reports: Sequence[Report]) -> Iterator[Target]:
     offline = [line for report in reports if report.get("kind") == "offline" for line in lines(report["rows"])]
     rows = {
         kind: [row for report in reports if report.get("kind") == kind for row in report["rows"]]
-        for kind in ("offline", "online", "kernels", "exactness")
+        for kind in ("offline", "sessions", "online", "kernels", "exactness")
     }
     yield from _of_offline(offline)
+    floors = [row for row in rows["sessions"] if row["what"] == f"{SESSION}, {FLOOR}"]
+    values = [Value(row["case"], row["of_the_floor"], row["within_target"]) for row in floors]
+    yield Target("a user who comes back, over the floor of decoding and of the new tokens", f"≤ {COMES_BACK}", values)
     yield from _of_memory(rows["offline"])
     yield from _of_kernels(rows["kernels"])
     yield from _of_online(rows["online"])
@@ -157,7 +162,7 @@ def _of_online(rows: Sequence[Row]) -> Iterator[Target]:
     idle = [
         Value(row["case"], row["device"]["idle"], row["device"]["idle"] < IDLE)
         for row in rows
-        if row["what"] == TRACED and row.get("mixed") and row["device"]
+        if row["what"] == TRACED and row.get("mixed") and row["device"] and row.get("loaded", True)
     ]
     yield Target("mixed load: device idle", f"< {IDLE}", idle)
 

@@ -12,6 +12,7 @@ from benchmarks.cases import Case
 from benchmarks.floor import FloorBench
 from benchmarks.sessions import FLOOR, HOST, NEW_EVENTS, SESSION
 from benchmarks.shapes import SHAPES
+from docs.performance import performance_page
 
 
 def test_a_continued_history_is_timed_beside_a_cold_one_and_its_floor(
@@ -36,6 +37,13 @@ def test_a_continued_history_is_timed_beside_a_cold_one_and_its_floor(
     assert [row["batch"] for row in of(rows, SESSION)] == [row["batch"] for row in of(rows, HOST)] == [1, 2]
     grown = [(row["batch"], row["new_events"], row["new_tokens"]) for row in of(rows, NEW_EVENTS)]
     assert grown == [(batch, new, new * levels + 1) for batch in (1, 2) for new in (0, 40)]
+    page = performance_page(tmp_path)
+    assert "## Users who come back: tiny" in page
+    assert f"| a user who comes back, over the floor of decoding and of the new tokens | ≤ {sessions.TARGET} |" in page
+    for row in (*of(rows, SESSION), *of(rows, HOST)):
+        assert (
+            f"| {row['batch']} | {row['cold']['ms']:.1f} | {row['ms']:.1f} | {row['cold_over_session']:.1f} |" in page
+        )
 
 
 def test_the_floor_of_a_continued_batch_grows_with_its_new_tokens() -> None:
