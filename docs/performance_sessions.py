@@ -30,13 +30,13 @@ def sessions_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _against_floor(rows: Sequence[Row], what: str, copied: bool = False) -> Iterator[str]:
-    head = ("batch", "cold", "resident", "times as fast", "prefill", "search", "rest", "floor", "of the floor")
+    head = ["batch", "cold", "resident", "times as fast", "prefill", "search", "rest", "floor", "of the floor"]
     found = [row for row in rows if row["what"] == what]
-    lines = [_line(row, find(rows, what=f"{what}, {FLOOR}", case=row["case"])) for row in found]
+    lines = [[*_line(row, find(rows, what=f"{what}, {FLOOR}", case=row["case"]))] for row in found]
     if copied:
-        head = (*head, "GB copied", "GB/s")
-        copies = [_copy(row, find(rows, what=SESSION, case=row["case"])) for row in found]
-        lines = [(*line, *copy) for line, copy in zip(lines, copies, strict=True)]
+        head += ["GB copied", "GB/s"]
+        for line, row in zip(lines, found, strict=True):
+            line += _copy(row, find(rows, what=SESSION, case=row["case"]))
     yield from table(head, lines)
 
 
