@@ -146,9 +146,9 @@ def run_online(
                     rounds.append(report.add({"what": f"round {number + 1}", **options.fields(load), **row}))
                     yield rounds[-1]
             if options.trace and engine.device.type == "cuda":
-                yield report.add(
-                    {"what": TRACED, **options.fields(load), **_traced(clients, kafka, make, options, load)}
-                )
+                loaded = load.rate is None or load.rate >= alone["requests_per_s"]
+                row = _traced(clients, kafka, make, options, load) | {"loaded": loaded}
+                yield report.add({"what": TRACED, **options.fields(load), **row})
             counts = {name: value - before[name] for name, value in engine.stats().items()}
             whole = _whole(rounds, alone, counts) | {"card": watch.summary()}
             yield report.add({"what": ONLINE, **options.fields(load), **whole})
