@@ -1,19 +1,21 @@
 """Gathers admitted requests into micro-batches. Pure: the caller brings the time and the lock."""
 
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 from typing import Generic
 
+import msgspec
+
+from consumer.serving.backlog import Backlog
 from consumer.serving.coalesce import shared, sharing
-from consumer.serving.compose import Draft, Situation, compose
+from consumer.serving.compose import Draft, Situation, compose, gather
 from consumer.serving.cost_model import NO_WORK, CostModel, Work
-from consumer.serving.deadlines import DeadlineHeap
 from consumer.serving.ladder import Ladder, Variant
 from consumer.serving.load_settings import LoadSettings, Step
 from consumer.serving.observer import CloseReason
-from consumer.serving.order import T, UrgencyOrder, Waiting
+from consumer.serving.order import T, Waiting
 from consumer.serving.pace import Pace
 from consumer.serving.quotas import Loser, in_time, losers
 from consumer.serving.settings import BatchSettings
@@ -23,8 +25,7 @@ _SMOOTHING = 0.2
 _LOOKS = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Run(Generic[T]):
+class Run(msgspec.Struct, Generic[T], frozen=True, eq=False):
     """One request of a batch as it goes to the engine, and whom its answer serves: the newest, which it is, last."""
 
     items: tuple[T, ...]
@@ -50,12 +51,12 @@ class Batch(Generic[T]):
     @property
     def items(self) -> tuple[T, ...]:
         """All that it answers."""
-        return tuple(item for run in self.runs for item in run.items)
+        return tuple([item for run in self.runs for item in run.items])
 
     @property
     def work(self) -> Work:
         """What it asks of the engine."""
-        return sum([run.work for run in self.runs], NO_WORK)
+        return Work.total([run.work for run in self.runs])
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,41 +76,36 @@ class Batcher(Generic[T]):
     def __init__(self, settings: BatchSettings, load: LoadSettings, costs: CostModel) -> None:
         self.busy_until = 0.0
         self.step = 0
-        self.tokens = 0
         self._settings, self._load = settings, load
         self._costs, self._pace, self._ladder = costs, Pace(costs, settings), Ladder(load)
-        self._queue: dict[int, Waiting[T]] = {}
-        self._order: UrgencyOrder[T] = UrgencyOrder()
-        self._runs: dict[Hashable, dict[int, Waiting[T]]] = {}
-        self._deadlines = DeadlineHeap()
-        self._work: dict[Score, Work] = {}
+        self._backlog: Backlog[T] = Backlog()
         self._keys = itertools.count()
         self._turned_away: list[TurnedAway[T]] = []
         self._pressed_until = 0.0
+        self._unhurried = False
         self._longest = 0.0
         self._added = 0
         self._typical = 0.0
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._backlog)
+
+    @property
+    def tokens(self) -> int:
+        """Context tokens that wait."""
+        return self._backlog.tokens
 
     @property
     def full(self) -> bool:
         """A batch is due that no waiting can make larger."""
-        return len(self._queue) >= self._settings.max_requests or self.tokens >= self._settings.max_tokens
+        return len(self._backlog) >= self._settings.max_requests or self.tokens >= self._settings.max_tokens
 
     def add(self, item: T) -> None:
-        key = next(self._keys)
-        waiting = Waiting(item, key, self._ladder)
-        mode, work = waiting.mode, waiting.variant(0).work
-        self._longest = max(self._longest if self._queue else 0.0, item.deadline - item.admitted)
-        self._queue[key] = waiting
-        self._order.add(waiting, self._pace.batch(mode, work))
-        self._deadlines.add(key, item.deadline)
-        if item.run_key is not None:
-            self._runs.setdefault(item.run_key, {})[key] = waiting
-        self._work[mode] = self._work.get(mode, NO_WORK) + work
-        self.tokens += item.tokens
+        waiting = Waiting(item, next(self._keys), self._ladder)
+        time = item.deadline - item.admitted
+        if time > self._longest or not self._backlog:
+            self._longest = time
+        self._backlog.add(waiting, self._pace.batch(waiting.mode, waiting.whole.work))
         self._added += 1
 
     def relieve(self, now: float) -> None:
@@ -117,7 +113,7 @@ class Batcher(Generic[T]):
 
         Looking at all that waits takes its time, so it is done once for every few per cent more.
         """
-        if self._load.turn_away and self._added * _LOOKS >= len(self._queue):
+        if self._load.turn_away and self._added * _LOOKS >= len(self._backlog):
             _, lost = self._foresee(now, self._ladder.last)
             self._turn_away(lost)
 
@@ -133,6 +129,15 @@ class Batcher(Generic[T]):
             return None
         self.step, lost = self._foresee(now, 0)
         self._turn_away(lost)
+        draft = self._draft(now)
+        self._turn_away([Loser(waiting, quota=False) for waiting in draft.hopeless])
+        return self._batch(draft, reason) if draft.chosen else None
+
+    def _draft(self, now: float) -> Draft[T]:
+        if self._unhurried:
+            draft = gather(self._backlog.order, self._settings)
+            if self._is_safe(draft, max(now, self.busy_until)):
+                return draft
         situation = Situation(
             start=max(now, self.busy_until),
             idle=self.busy_until <= now,
@@ -141,31 +146,33 @@ class Batcher(Generic[T]):
             pressed=self.step > 0 or now < self._pressed_until,
             strict=self._load.turn_away,
         )
-        draft = compose(self._order, situation, self._pace, self._settings)
-        self._turn_away([Loser(waiting, quota=False) for waiting in draft.hopeless])
-        return self._batch(draft, reason) if draft.chosen else None
+        return compose(self._backlog.order, situation, self._pace, self._settings)
+
+    def _is_safe(self, draft: Draft[T], start: float) -> bool:
+        """Even where it takes as long as a batch hardly ever does, nothing that waits is late by it."""
+        mode, tightest = draft.chosen[0][0].mode, self.next_deadline()
+        finish = start + self._pace.caution(mode) * self._pace.batch(mode, draft.work)
+        return tightest is None or finish <= tightest
 
     def due_in(self, now: float) -> float | None:
         """Seconds until the next batch is due by its window or a deadline; None while nothing waits."""
-        if not self._queue:
+        if not self._backlog:
             return None
         return max(0.0, min(self._window_end(), self._latest_start()) - now)
 
     def expire(self, now: float) -> list[T]:
         """Remove and return every request whose deadline has passed."""
-        expired: list[T] = []
-        while (tightest := self._deadlines.tightest()) and tightest[0] <= now:
-            expired += self._remove([tightest[1]])
-        return expired
+        return [waiting.item for waiting in self._backlog.expired(now)]
 
     def next_deadline(self) -> float | None:
         """The tightest deadline of a waiting request."""
-        tightest = self._deadlines.tightest()
-        return tightest[0] if tightest else None
+        return self._backlog.tightest()
 
     def remove(self, unwanted: Callable[[T], bool]) -> list[T]:
         """Remove and return the waiting requests that ``unwanted`` picks."""
-        return self._remove([key for key, waiting in self._queue.items() if unwanted(waiting.item)])
+        gone = [waiting for waiting in self._backlog if unwanted(waiting.item)]
+        self._backlog.remove(gone)
+        return [waiting.item for waiting in gone]
 
     # --- what can be done in time ---------------------------------------------------------------------------------
 
@@ -173,7 +180,8 @@ class Batcher(Generic[T]):
         """The first step of the ladder at which nobody loses, else the last one and who loses there."""
         self._added = 0
         start, due, last = max(now, self.busy_until), self._due_at(now), self._ladder.last
-        if self._all_in_time(start, now):
+        self._unhurried = self._all_in_time(start, now)
+        if self._unhurried:
             return 0, []
         heads = self._heads()
         for step in range(first_step, last):
@@ -191,11 +199,14 @@ class Batcher(Generic[T]):
         tightest = self.next_deadline()
         if tightest is None:
             return True
-        by_requests, by_tokens = len(self._queue) / self._settings.max_requests, self.tokens / self._settings.max_tokens
+        by_requests, by_tokens = (
+            len(self._backlog) / self._settings.max_requests,
+            self.tokens / self._settings.max_tokens,
+        )
         batches = ceil(by_requests + 2 * by_tokens)  # a batch that tokens close may be half empty
         seconds = sum(
             self._pace.batch(mode, work) + (batches - 1) * self._pace.batch(mode, NO_WORK)
-            for mode, work in self._work.items()
+            for mode, work in self._backlog.work.items()
         )
         return start + seconds <= tightest - self._load.headroom * self._longest - self._grain(now)
 
@@ -203,7 +214,7 @@ class Batcher(Generic[T]):
         """What waits, in its order; of those that share a run only the first, with which the others are done."""
         heads: list[Waiting[T]] = []
         seen: set[Hashable] = set()
-        for waiting in self._order:
+        for waiting in self._backlog.order:
             key = waiting.item.run_key
             if key is None or key not in seen:
                 heads.append(waiting)
@@ -229,30 +240,34 @@ class Batcher(Generic[T]):
             return
         self._pressed_until = max(self._pressed_until, *(each.waiting.item.deadline for each in lost))
         self._turned_away += [TurnedAway(each.waiting.item, each.quota) for each in lost]
-        self._remove([each.waiting.key for each in lost])
+        self._backlog.remove([each.waiting for each in lost])
 
     # --- the batch ------------------------------------------------------------------------------------------------
 
     def _batch(self, draft: Draft[T], reason: CloseReason) -> Batch[T]:
         runs: list[Run[T]] = []
+        gone: list[Waiting[T]] = []
         for waiting, variant in draft.chosen:
-            served = self._served_with(waiting)
-            if len(served) > 1:
-                variant = self._shared(served, variant)
-            items = tuple(each.item for each in served)
+            if waiting.item.run_key is None:
+                items: tuple[T, ...] = (waiting.item,)
+                gone.append(waiting)
+            else:
+                served = self._served_with(waiting)
+                if len(served) > 1:
+                    variant = self._shared(served, variant)
+                items = tuple([each.item for each in served])
+                gone += served
             runs.append(Run(items, variant.request, variant.work, variant.given_up))
-            self._remove([each.key for each in served])
+        self._backlog.remove(gone)
         mode = draft.chosen[0][0].mode
-        work = sum([run.work for run in runs], NO_WORK)
+        work = Work.total([run.work for run in runs])
         seconds = self._costs.predict(mode, work)
         self._typical += _SMOOTHING * (seconds - self._typical)
         return Batch(tuple(runs), draft.tokens, reason, mode, seconds, self._pace.batch(mode, work))
 
     def _served_with(self, waiting: Waiting[T]) -> list[Waiting[T]]:
         """Those that the answer to the newest of this run serves, oldest first."""
-        if waiting.item.run_key is None:
-            return [waiting]
-        group = list(self._runs[waiting.item.run_key].values())
+        group = self._backlog.run_of(waiting)
         served = [group[at] for at in sharing([each.item.asked for each in group])]
         return served if waiting in served else [waiting]
 
@@ -266,9 +281,9 @@ class Batcher(Generic[T]):
         return variant
 
     def _due(self, now: float, idle: bool) -> CloseReason | None:
-        if not self._queue:
+        if not self._backlog:
             return None
-        if len(self._queue) >= self._settings.max_requests:
+        if len(self._backlog) >= self._settings.max_requests:
             return "requests"
         if self.tokens >= self._settings.max_tokens:
             return "tokens"
@@ -279,29 +294,13 @@ class Batcher(Generic[T]):
         return "deadline" if now >= self._latest_start() else None
 
     def _window_end(self) -> float:
-        return next(iter(self._queue.values())).item.admitted + self._settings.window_ms / 1000
+        return next(iter(self._backlog)).item.admitted + self._settings.window_ms / 1000
 
     def _latest_start(self) -> float:
         """When the engine must start on all that waits to meet the tightest deadline."""
         tightest = self.next_deadline()
         if tightest is None:
-            return float("inf")
+            return inf
         return tightest - sum(
-            self._pace.caution(mode) * self._pace.batch(mode, work) for mode, work in self._work.items()
+            self._pace.caution(mode) * self._pace.batch(mode, work) for mode, work in self._backlog.work.items()
         )
-
-    def _remove(self, keys: Iterable[int]) -> list[T]:
-        removed = [self._queue.pop(key) for key in keys]
-        self._deadlines.discard(waiting.key for waiting in removed)
-        for waiting in removed:
-            self._order.remove(waiting)
-            self._work[waiting.mode] -= waiting.variant(0).work
-            self.tokens -= waiting.item.tokens
-            run = waiting.item.run_key
-            if run is not None:
-                del self._runs[run][waiting.key]
-                if not self._runs[run]:
-                    del self._runs[run]
-        if not self._queue:
-            self._work.clear()
-        return [waiting.item for waiting in removed]

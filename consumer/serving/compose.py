@@ -95,6 +95,27 @@ def compose(order: Iterable[Waiting[T]], now: Situation, pace: Pace, settings: B
     return draft
 
 
+def gather(order: Iterable[Waiting[T]], settings: BatchSettings) -> Draft[T]:
+    """What ``compose`` chooses where all that waits is in time, whatever the batches: the most urgent that fit."""
+    draft: Draft[T] = Draft()
+    chosen, keys, tokens = draft.chosen, set[Hashable](), 0
+    for waiting in order:
+        if len(chosen) == settings.max_requests:
+            break
+        if (chosen and waiting.mode != chosen[0][0].mode) or waiting.item.run_key in keys:
+            continue
+        variant = waiting.whole
+        if chosen and tokens + variant.tokens > settings.max_tokens:
+            break
+        chosen.append((waiting, variant))
+        tokens += variant.tokens
+        if waiting.item.run_key is not None:
+            keys.add(waiting.item.run_key)
+    draft.tokens = tokens
+    draft.work = Work.total([variant.work for _, variant in chosen])
+    return draft
+
+
 def _in_time(waiting: Waiting[T], before: Work, now: Situation, pace: Pace) -> tuple[Variant | None, float]:
     """The first step at which the request is done in time beside what is in the batch before it; the batch's seconds.
 

@@ -1,9 +1,9 @@
 """How long a batch will take, learned from those before it. Pure: the caller measures."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -21,6 +21,8 @@ _CLIP = 3.0
 _SMOOTHING = 0.1
 _FAR_OFF = 4.0
 _FAR_OFF_FOR = 4
+_UNIT: Final = np.eye(5)
+_DRIFTED: Final = _UNIT * _DRIFT**2
 
 
 class Work(msgspec.Struct, frozen=True, gc=False):
@@ -38,8 +40,18 @@ class Work(msgspec.Struct, frozen=True, gc=False):
     @classmethod
     def of(cls, context: float, rows: float, resident: float = 0.0) -> "Work":
         """One request with ``context`` tokens, ``resident`` of which need no prefill, and ``rows`` beams."""
-        new = max(0.0, context - resident)
+        new = context - resident
+        if new < 0:
+            new = 0.0
         return cls(new, new * (context - new / 2), rows, rows * context)
+
+    @classmethod
+    def total(cls, parts: Iterable["Work"]) -> "Work":
+        """All of them together."""
+        together = WorkSum()
+        for part in parts:
+            together.add(part)
+        return cls(together.tokens, together.token_keys, together.rows, together.row_keys)
 
     def __add__(self, other: "Work") -> "Work":
         return Work(
@@ -49,16 +61,29 @@ class Work(msgspec.Struct, frozen=True, gc=False):
             self.row_keys + other.row_keys,
         )
 
-    def __sub__(self, other: "Work") -> "Work":
-        return Work(
-            self.tokens - other.tokens,
-            self.token_keys - other.token_keys,
-            self.rows - other.rows,
-            self.row_keys - other.row_keys,
-        )
-
 
 NO_WORK = Work()
+
+
+class WorkSum(msgspec.Struct, gc=False):
+    """Work that comes and goes."""
+
+    tokens: float = 0.0
+    token_keys: float = 0.0
+    rows: float = 0.0
+    row_keys: float = 0.0
+
+    def add(self, work: Work) -> None:
+        self.tokens += work.tokens
+        self.token_keys += work.token_keys
+        self.rows += work.rows
+        self.row_keys += work.row_keys
+
+    def subtract(self, work: Work) -> None:
+        self.tokens -= work.tokens
+        self.token_keys -= work.token_keys
+        self.rows -= work.rows
+        self.row_keys -= work.row_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +113,14 @@ class CostModel:
     def __init__(self, prior: Prior) -> None:
         self._modes: dict[Score, _Line] = {mode: _Line(prior) for mode in ("level", "vocab", "legal")}
 
-    def predict(self, mode: Score, work: Work) -> float:
+    def predict(self, mode: Score, work: Work | WorkSum) -> float:
         """Seconds of a batch in the engine, alone."""
         return self._modes[mode].predict(work)
+
+    def foreseen(self, mode: Score, work: Work | WorkSum) -> float:
+        """The same as far as it may be relied on: 0 where too little was measured."""
+        line = self._modes[mode]
+        return line.predict(work) if line.trusted else 0.0
 
     def share(self, mode: Score, work: Work) -> float:
         """Seconds that requests add to a batch that runs anyway."""
@@ -135,27 +165,27 @@ class _Line:
     scale: float = 1.0
     far_off: int = 0
     coefficients: tuple[float, float, float, float, float] = (0.0,) * 5
+    trusted: bool = False
+    _seconds: NDArray[np.float64] = field(init=False)
 
     def __post_init__(self) -> None:
+        self._seconds = self.prior.seconds
         self._refresh()
 
     @property
     def fixed(self) -> float:
         return self.coefficients[0]
 
-    @property
-    def trusted(self) -> bool:
-        return self.prior.known or self.count >= TRUSTED_AFTER
-
-    def predict(self, work: Work) -> float:
-        return self.coefficients[0] + self.share(work)
+    def predict(self, work: Work | WorkSum) -> float:
+        batch, token, token_key, row, row_key = self.coefficients
+        return batch + token * work.tokens + token_key * work.token_keys + row * work.rows + row_key * work.row_keys
 
     def share(self, work: Work) -> float:
         _, token, token_key, row, row_key = self.coefficients
         return token * work.tokens + token_key * work.token_keys + row * work.rows + row_key * work.row_keys
 
     def observe(self, work: Work, seconds: float) -> None:
-        parts = self.prior.seconds * np.array([1.0, *msgspec.structs.astuple(work)])
+        parts = self._seconds * (1.0, work.tokens, work.token_keys, work.rows, work.row_keys)
         expected = float(parts.sum())
         if not (0 < expected < inf and 0 < seconds < inf):
             return
@@ -173,7 +203,7 @@ class _Line:
 
     def _begin(self, scale: float) -> None:
         self.scale, self.far_off = scale, 0
-        self.gains, self.variance = np.ones(5), np.eye(5) * _SPREAD**2
+        self.gains, self.variance = np.ones(5), _UNIT * _SPREAD**2
 
     def _side(self, predicted: float, seconds: float) -> int:
         """``far_off`` after this batch."""
@@ -182,16 +212,17 @@ class _Line:
         return min(self.far_off, 0) - 1 if seconds * _FAR_OFF < predicted else 0
 
     def _correct(self, parts: NDArray[np.float64], gain: float) -> None:
-        self.variance += np.eye(5) * _DRIFT**2
-        self.variance *= min(1.0, 5 * _SPREAD**2 / float(np.trace(self.variance)))
+        self.variance += _DRIFTED
+        self.variance *= min(1.0, 5 * _SPREAD**2 / float(self.variance.trace()))
         towards: Any = self.variance @ parts
         spread = float(parts @ towards) + _NOISE**2
         residual = gain - float(parts @ self.gains)
         most = _CLIP * max(spread**0.5, self.error)
-        self.gains += towards / spread * min(max(residual, -most), most)
+        self.gains += towards * (min(max(residual, -most), most) / spread)
         np.maximum(self.gains, 0.0, out=self.gains)
-        self.variance -= np.outer(towards, towards) / spread
+        self.variance -= towards[:, None] * (towards / spread)
 
     def _refresh(self) -> None:
-        batch, token, token_key, row, row_key = (self.scale * self.gains * self.prior.seconds).tolist()
+        batch, token, token_key, row, row_key = (self.gains * self._seconds * self.scale).tolist()
         self.coefficients = (batch, token, token_key, row, row_key)
+        self.trusted = self.prior.known or self.count >= TRUSTED_AFTER

@@ -50,8 +50,9 @@ class DeadlineHeap:
         heapq.heappush(self._heap, (deadline, key))
 
     def discard(self, keys: Iterable[int]) -> None:
+        live = self._live
         for key in keys:
-            del self._live[key]
+            del live[key]
         if len(self._heap) > 2 * len(self._live) + _SLACK:
             self._heap = [(deadline, key) for key, deadline in self._live.items()]
             heapq.heapify(self._heap)

@@ -12,7 +12,7 @@ from consumer.serving.load_settings import LoadSettings, Step
 from engine.request import BeamPolicy, ItemIds, RecallRequest
 
 
-class Variant(msgspec.Struct, frozen=True, eq=False):
+class Variant(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A request as it would run. ``tokens``: to be computed, at most; ``given_up``: steps that changed something."""
 
     request: RecallRequest
@@ -32,6 +32,11 @@ class Ladder:
     def last(self) -> int:
         """The lowest step."""
         return len(self._steps)
+
+    def whole(self, request: RecallRequest, tokens: int) -> Variant:
+        """The request as it is."""
+        context = _context(request, tokens)
+        return Variant(request, tokens, Work.of(context, _rows(request.beam), context - tokens))
 
     def variant(self, request: RecallRequest, tokens: int, step: int) -> Variant:
         """The request after ``step`` steps. ``tokens``: context tokens that have to be computed for all of it."""

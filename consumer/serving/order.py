@@ -1,6 +1,6 @@
 """Waiting requests in the order in which they are served. Pure."""
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Hashable, Iterator
 from typing import Generic, Protocol, TypeVar
 
@@ -37,22 +37,28 @@ Rank = tuple[int, float, int]
 
 
 class Waiting(Generic[T]):
-    """``key`` counts arrivals."""
+    """``key`` counts arrivals; ``whole`` is the request with nothing given up."""
 
-    __slots__ = ("_ladder", "_variants", "item", "key", "mode", "rank")
+    __slots__ = ("_ladder", "_less", "item", "key", "mode", "rank", "whole")
 
     def __init__(self, item: T, key: int, ladder: Ladder) -> None:
         self.item, self.key = item, key
-        self.mode: Score = item.asked.score
+        asked = item.asked
+        self.mode: Score = asked.score
         self.rank: Rank = (-item.priority, item.deadline, key)
+        self.whole = ladder.whole(asked, item.tokens)
         self._ladder = ladder
-        self._variants: list[Variant] = []
+        self._less: list[Variant] | None = None
 
     def variant(self, step: int) -> Variant:
         """The request after so many steps of the ladder."""
-        while len(self._variants) <= step:
-            self._variants.append(self._ladder.variant(self.item.asked, self.item.tokens, len(self._variants)))
-        return self._variants[step]
+        if step == 0:
+            return self.whole
+        if self._less is None:
+            self._less = []
+        while len(self._less) < step:
+            self._less.append(self._ladder.variant(self.item.asked, self.item.tokens, len(self._less) + 1))
+        return self._less[step - 1]
 
 
 class UrgencyOrder(Generic[T]):
@@ -60,21 +66,27 @@ class UrgencyOrder(Generic[T]):
 
     def __init__(self) -> None:
         self._ranks: list[Rank] = []
-        self._waiting: dict[int, Waiting[T]] = {}
+        self._waiting: list[Waiting[T]] = []
 
     def __len__(self) -> int:
         return len(self._ranks)
 
     def __iter__(self) -> Iterator[Waiting[T]]:
-        for _, _, key in self._ranks:
-            yield self._waiting[key]
+        return iter(self._waiting)
 
     def add(self, waiting: Waiting[T], alone: float) -> None:
         """``alone``: seconds that it would take by itself."""
-        waiting.rank = (-waiting.item.priority, waiting.item.deadline - alone, waiting.key)
-        insort(self._ranks, waiting.rank)
-        self._waiting[waiting.key] = waiting
+        item = waiting.item
+        rank = waiting.rank = (-item.priority, item.deadline - alone, waiting.key)
+        at = bisect_left(self._ranks, rank)
+        self._ranks.insert(at, rank)
+        self._waiting.insert(at, waiting)
 
-    def remove(self, waiting: Waiting[T]) -> None:
-        del self._waiting[waiting.key]
-        del self._ranks[bisect_left(self._ranks, waiting.rank)]
+    def remove(self, gone: list[Waiting[T]]) -> None:
+        """Quick where they are the most urgent ones, in their order."""
+        if self._waiting[: len(gone)] == gone:
+            del self._ranks[: len(gone)], self._waiting[: len(gone)]
+            return
+        for waiting in gone:
+            at = bisect_left(self._ranks, waiting.rank)
+            del self._ranks[at], self._waiting[at]

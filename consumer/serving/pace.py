@@ -1,6 +1,6 @@
 """How long work takes, as decisions use it. Pure."""
 
-from consumer.serving.cost_model import CostModel, Work
+from consumer.serving.cost_model import CostModel, Work, WorkSum
 from consumer.serving.ladder import Variant
 from consumer.serving.settings import BatchSettings
 from engine.request import Score
@@ -15,9 +15,9 @@ class Pace:
     def __init__(self, costs: CostModel, settings: BatchSettings) -> None:
         self._costs, self._settings = costs, settings
 
-    def batch(self, mode: Score, work: Work) -> float:
+    def batch(self, mode: Score, work: Work | WorkSum) -> float:
         """Expected seconds of a batch."""
-        return self._costs.predict(mode, work) if self._costs.trusted(mode) else 0.0
+        return self._costs.foreseen(mode, work)
 
     def caution(self, mode: Score) -> float:
         """So many times its expected seconds a batch hardly ever takes."""

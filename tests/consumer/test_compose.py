@@ -2,8 +2,11 @@
 
 from dataclasses import replace
 
-from consumer.serving.compose import Draft, Situation, compose
-from consumer.serving.cost_model import CostModel, Prior, Work
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumer.serving.compose import Draft, Situation, compose, gather
+from consumer.serving.cost_model import UNKNOWN, CostModel, Prior, Work
 from consumer.serving.ladder import Ladder
 from consumer.serving.load_settings import LoadSettings
 from consumer.serving.order import UrgencyOrder, Waiting
@@ -102,3 +105,27 @@ def test_one_that_is_in_time_only_with_less_gets_less() -> None:
     assert variant.given_up == ("beam",)
     ((_, variant),) = draft(replace(item, deadline=3.0), prior=Prior(1.0, row=0.015, known=True)).chosen
     assert variant.given_up == ()
+
+
+@given(
+    st.lists(
+        st.builds(
+            Item,
+            tokens=st.integers(1, 600),
+            priority=st.integers(4, 6),
+            deadline=st.sampled_from([FAR, FAR + 1]),
+            run_key=st.sampled_from([None, None, "a", "b"]),
+            asked=st.sampled_from([request(), replace(request(), score="legal")]),
+        ),
+        max_size=12,
+    )
+)
+def test_where_all_are_in_time_gathering_them_is_enough(items: list[Item]) -> None:
+    order: UrgencyOrder[Item] = UrgencyOrder()
+    for key, item in enumerate(items):
+        order.add(Waiting(item, key, LADDER), 0.0)
+    careful = compose(order, Situation(0.0, True, 0, 1, False, True), Pace(CostModel(UNKNOWN), SETTINGS), SETTINGS)
+    quick = gather(order, SETTINGS)
+    assert quick.chosen == careful.chosen
+    assert (quick.tokens, quick.work) == (careful.tokens, careful.work)
+    assert quick.hopeless == careful.hopeless == []
