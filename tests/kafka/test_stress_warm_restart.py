@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.stress, pytest.mark.timeout(900)]
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 WARM = replace(MODEL, max_history_items=650, history_drop=50)
-USERS, RATE, DEADLINE_S = 240, 40.0, 2.0
+USERS, RATE, DEADLINE_S = 400, 60.0, 2.0
 LENGTHS = 300, 600
 """Items of a history: about 900 to 1,800 tokens."""
 STEADY_S = 12.0
