@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from consumer.serving.batch_queue import BatchQueue
 from consumer.serving.batcher import Batch, Run
 from consumer.serving.coalesce import cut
-from consumer.serving.cost_model import NO_WORK
+from consumer.serving.cost_model import Work
 from consumer.serving.errands import Errand
 from consumer.serving.forgotten import Forgotten
 from consumer.serving.in_flight import InFlight, Outcome
@@ -48,7 +48,7 @@ class DeviceLoop:
         self,
         engine: Recaller,
         queue: BatchQueue,
-        answer: Callable[[Outcome], None],
+        answer: Callable[[Sequence[Outcome]], None],
         observer: ServingObserver,
         clock: Callable[[], float],
         answered: Answered = ignore,
@@ -117,9 +117,14 @@ class DeviceLoop:
         self._foretell()
         self._observer.batch_finished(seconds, running.expected)
         self.running -= len(batch.items)
+        outcomes: list[Outcome] = []
         for run, answer in zip(batch.runs, answers, strict=True):
+            if len(run.items) == 1:
+                outcomes.append(Outcome(run.items[0], answer, "recall", run.given_up))
+                continue
             for item in self._served(run, answer):
-                self._answer(Outcome(item, _part(answer, item, run), "recall", run.given_up))
+                outcomes.append(Outcome(item, _part(answer, item), "recall", run.given_up))
+        self._answer(outcomes)
         self._answered([run.request for run in batch.runs], answers)
         self._idle = not len(self._queue)
 
@@ -138,7 +143,7 @@ class DeviceLoop:
 
     def _served(self, run: Run[InFlight], answer: Answer) -> Sequence[InFlight]:
         """Whom the answer is for. What is wrong with the newest of a run need not be with the others: again."""
-        if len(run.items) == 1 or isinstance(answer, RecallResult):
+        if isinstance(answer, RecallResult):
             return run.items
         *others, newest = run.items
         for item in others:
@@ -150,7 +155,7 @@ class DeviceLoop:
         """What was refused took no time, and what was tried again took too much, to tell how long batches take."""
         done = [run.work for run, answer in zip(batch.runs, answers, strict=True) if isinstance(answer, RecallResult)]
         if done and not failed:
-            self._queue.costs.observe(batch.mode, sum(done, NO_WORK), seconds)
+            self._queue.costs.observe(batch.mode, Work.total(done), seconds)
 
     def _foretell(self, *starting: tuple[float, float]) -> None:
         """Tell the queue when the engine will be free; ``starting``: when, and how long that is expected to take."""
@@ -160,8 +165,6 @@ class DeviceLoop:
         self._queue.busy_until(until)
 
 
-def _part(answer: Answer, item: InFlight, run: Run[InFlight]) -> Answer:
+def _part(answer: Answer, item: InFlight) -> Answer:
     """What one of those that share a run gets of its answer."""
-    if len(run.items) == 1 or not isinstance(answer, RecallResult):
-        return answer
-    return cut(answer, item.asked.top_k)
+    return cut(answer, item.asked.top_k) if isinstance(answer, RecallResult) else answer

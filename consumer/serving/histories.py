@@ -57,7 +57,7 @@ class Histories:
         store: HistoryStore | None,
         reader: RequestReader,
         queue: Callable[[Sequence[InFlight]], None],
-        send: Callable[[Job], None],
+        send: Callable[[Sequence[Job]], None],
         expired: Callable[[Sequence[InFlight]], None],
         forget: Callable[[str], object],
         clock: Callable[[], float],
@@ -96,15 +96,20 @@ class Histories:
                 replace(keeper.counts),
             )
 
-    def answer(self, job: Job) -> None:
-        """Send it, once the store has what its record changed."""
+    def answer(self, jobs: Sequence[Job]) -> None:
+        """Send them, each once the store has what its record changed."""
+        if self._store is not None:
+            jobs = [job for job in jobs if not self._is_kept(job)]
+        self._send(jobs)
+
+    def _is_kept(self, job: Job) -> bool:
         item = job.item
         if item.saving:
             with self._gate:
                 if item.saving:
                     item.pending = job
-                    return
-        self._send(job)
+                    return True
+        return False
 
     # --- the intake thread ----------------------------------------------------------------------------------------
 
@@ -136,7 +141,7 @@ class Histories:
         """Its answer does not wait for a history."""
         if isinstance(read, InFlight):
             return read
-        self.answer(read)
+        self.answer([read])
         return None
 
     def sweep(self, now: float) -> None:
@@ -241,18 +246,20 @@ class Histories:
     def _carry_out(self, effects: Effects[InFlight]) -> list[InFlight]:
         """Returns requests that have their history now."""
         ready: list[InFlight] = []
+        answered: list[Job] = []
         for told in effects.told:
             item, came = told.tag, told.came
             if isinstance(came, RequestError):
-                self.answer(Outcome(item, came, "validate"))
+                answered.append(Outcome(item, came, "validate"))
             elif came is None:
-                self.answer(Done(item))
+                answered.append(Done(item))
             else:
                 resumed = self._reader.resume(item, came)
                 if isinstance(resumed, InFlight):
                     ready.append(resumed)
                 else:
-                    self.answer(resumed)
+                    answered.append(resumed)
+        self.answer(answered)
         for item in effects.released:
             self._release(item)
         return ready
@@ -262,4 +269,4 @@ class Histories:
             item.saving = False
             job, item.pending = item.pending, None
         if job is not None:
-            self._send(job)
+            self._send([job])

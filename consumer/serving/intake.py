@@ -12,7 +12,7 @@ from consumer.serving.batch_queue import BatchQueue
 from consumer.serving.commits import Commits
 from consumer.serving.deadlines import Deadline, Moment
 from consumer.serving.histories import Histories
-from consumer.serving.in_flight import Done, InFlight, Outcome
+from consumer.serving.in_flight import Done, InFlight, Job, Outcome
 from consumer.serving.observer import ServingObserver
 from consumer.serving.offsets import OffsetTracker
 from consumer.serving.reader import RequestReader
@@ -130,6 +130,7 @@ class Intake:
         now = Moment(time.time() * 1000, self._clock())
         self._limit.read(len(records), now.monotonic)
         queued: list[InFlight] = []
+        answered: list[Job] = []
         for record in records:
             if record.timestamp_ms > now.wall_ms:
                 self._observer.clock_skew((record.timestamp_ms - now.wall_ms) / 1000)
@@ -151,7 +152,9 @@ class Intake:
             else:
                 if isinstance(read, Done) and read.cancels is not None:
                     queued = self._cancel(read.cancels, item.addressee.user_id, queued)
-                self._histories.answer(read)
+                answered.append(read)
+        if answered:
+            self._histories.answer(answered)
         if queued:
             self._queue.add(queued)
 
@@ -162,8 +165,9 @@ class Intake:
             return item.addressee.request_id == request_id and item.addressee.user_id == user
 
         found = [item for item in queued if unwanted(item)]
-        for item in (*found, *self._queue.remove(unwanted), *self._histories.cancel(unwanted)):
-            self._histories.answer(Outcome(item, RequestError("cancelled", "the client cancelled it"), "queue"))
+        gone = (*found, *self._queue.remove(unwanted), *self._histories.cancel(unwanted))
+        cancelled = RequestError("cancelled", "the client cancelled it")
+        self._histories.answer([Outcome(item, cancelled, "queue") for item in gone])
         return [item for item in queued if not unwanted(item)] if found else queued
 
     def _settle(self, wait: float) -> None:

@@ -63,7 +63,7 @@ class ServingObserver(Protocol):
         """A request's deadline passed, noticed there."""
 
     def replied(self, status: Status, code: str | None, times: ReplyTimes) -> None:
-        """A reply was handed to the producer; ``code`` is the error's unless ``status`` is ok."""
+        """The broker acknowledged a reply; ``code`` is the error's unless ``status`` is ok."""
 
     def repeated(self) -> None:
         """A request came again and is answered with the reply that was kept."""

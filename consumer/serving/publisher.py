@@ -11,7 +11,7 @@ from consumer.stream.producer import ReplyProducer
 from consumer.stream.settings import KafkaSettings
 
 IDLE_S = 0.1
-_REPORTS_S = 0.02
+_REPORTS_S = 0.05
 """Longest wait for the brokers before what is ready meanwhile is sent beside it: one of them may be away."""
 
 

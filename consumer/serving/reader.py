@@ -53,6 +53,9 @@ class RequestReader:
 
     def read(self, record: SourceRecord, ticket: Ticket, now: Moment) -> InFlight | Outcome | Repeat | Denied | Done:
         """A request to be queued, or what needs no engine. One with an ``operation`` goes by its user's history."""
+        if record.fault is not None:
+            unread = WireError("bad_request", record.fault)
+            return Outcome(self._item(record, ticket, now, RequestHeaders(), unread), unread, "read")
         headers = RequestHeaders.parse(record.headers) if record.headers_readable else UNREADABLE
         try:
             wire = self._decoder.decode(record.value, record.key)

@@ -1,8 +1,8 @@
 """The reply thread: takes what records came to and has it published."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Literal
 
 from consumer.serving.in_flight import Job
 from consumer.serving.publisher import Publisher
@@ -13,15 +13,16 @@ class ReplyLoop:
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
-        self._inbox: SimpleQueue[Job | Literal["stop"]] = SimpleQueue()
+        self._inbox: SimpleQueue[Sequence[Job]] = SimpleQueue()
 
-    def put(self, job: Job) -> None:
-        """Hand over what a record came to; from any thread."""
-        self._inbox.put(job)
+    def put(self, jobs: Sequence[Job]) -> None:
+        """Hand over what records came to; from any thread."""
+        if jobs:
+            self._inbox.put(jobs)
 
     def stop(self) -> None:
         """End the loop after what was put before."""
-        self._inbox.put("stop")
+        self._inbox.put(())
 
     def run(self) -> None:
         """Publish until stopped. Raises StreamError for anything that cannot be delivered."""
@@ -30,13 +31,13 @@ class ReplyLoop:
         while not stopped:
             jobs: list[Job] = []
             with suppress(Empty):
-                job = self._inbox.get(timeout=self._publisher.patience)
-                while job != "stop":
-                    jobs.append(job)
-                    if len(jobs) == self._publisher.at_once:
+                more = self._inbox.get(timeout=self._publisher.patience)
+                while more:
+                    jobs += more
+                    if len(jobs) >= self._publisher.at_once:
                         break
-                    job = self._inbox.get_nowait()
-                stopped = job == "stop"
+                    more = self._inbox.get_nowait()
+                stopped = not more
             self._publisher.publish(jobs)
 
     def abandon(self, budget: float) -> None:

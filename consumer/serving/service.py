@@ -6,21 +6,20 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FrameType
 
 from consumer.histories.items import Cap
 from consumer.histories.settings import HistorySettings
 from consumer.histories.store import HistoryStore
+from consumer.serving.answers import Answers
 from consumer.serving.bad_records import BadRecordLimit
 from consumer.serving.batch_queue import BatchQueue
-from consumer.serving.batcher import TurnedAway
 from consumer.serving.cost_model import UNKNOWN, CostModel, Prior
 from consumer.serving.delivery import delivery_of
 from consumer.serving.device import Answered, DeviceLoop, ignore
 from consumer.serving.errands import Errands
 from consumer.serving.histories import Histories
-from consumer.serving.in_flight import InFlight, Outcome
 from consumer.serving.intake import Intake
 from consumer.serving.last_replies import Catalogs, LastReplies
 from consumer.serving.load_settings import LoadSettings
@@ -36,8 +35,6 @@ from consumer.serving.writer import ReplyWriter
 from consumer.stream.errors import StreamError
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.settings import RecallDefaults, WireLimits
-from engine.errors import RequestError
-from engine.request import RecallResult
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -94,17 +91,18 @@ class ServingLoop:
         errands = errands or Errands()
         load = load or LoadSettings()
         self._costs = CostModel(prior)
+        self._last_replies = (
+            LastReplies(load, catalogs, clock) if catalogs is not None and "last_reply" in load.degrade else None
+        )
+        answers = Answers(lambda jobs: self._histories.answer(jobs), self._last_replies, self._observer)
         self._queue = BatchQueue(
             batch,
             clock,
-            self._answer_expired,
+            answers.expired,
             errands,
             load=load,
             costs=self._costs,
-            turned_away=self._answer_turned_away,
-        )
-        self._last_replies = (
-            LastReplies(load, catalogs, clock) if catalogs is not None and "last_reply" in load.degrade else None
+            turned_away=answers.turned_away,
         )
         limit, repeats = BadRecordLimit(batch), RepeatCache(batch, active_catalog, clock)
         writer = ReplyWriter(kafka, self._observer, clock, limit, repeats, tracer)
@@ -120,11 +118,11 @@ class ServingLoop:
             reader,
             self._queue.add,
             self._replies.put,
-            self._answer_expired,
+            answers.expired,
             lambda user: self._forget(user, errands),
             clock,
         )
-        self._device = DeviceLoop(engine, self._queue, self._answer_served, self._observer, clock, answered)
+        self._device = DeviceLoop(engine, self._queue, answers.served, self._observer, clock, answered)
         self._intake = Intake(
             kafka,
             batch,
@@ -266,33 +264,6 @@ class ServingLoop:
         self._signals += 1
         if self._signals > 1:
             self._end_process(128 + number)
-
-    def _answer_expired(self, items: Sequence[InFlight]) -> None:
-        for item in items:
-            self._observer.expired("queue")
-            late = RequestError("expired", "the deadline passed before the engine was free")
-            self._histories.answer(Outcome(item, late, "queue"))
-
-    def _answer_served(self, outcome: Outcome) -> None:
-        item, answer = outcome.item, outcome.answer
-        if self._last_replies is not None and isinstance(answer, RecallResult):
-            self._last_replies.put(item.addressee.user_id, item.asked, answer, item.admitted)
-        self._histories.answer(outcome)
-
-    def _answer_turned_away(self, gone: Sequence[TurnedAway[InFlight]]) -> None:
-        """With the user's last reply where that is allowed and there is one, else ``rejected``."""
-        for each in gone:
-            item, found = each.item, None
-            if self._last_replies is not None:
-                found = self._last_replies.find(item.addressee.user_id, item.asked)
-            if found is not None:
-                result, age = found
-                self._histories.answer(Outcome(item, result, "queue", ("last_reply",), age))
-                continue
-            self._observer.turned_away("quota" if each.quota else "late")
-            why = "other callers have a better right to the time there is" if each.quota else "too much is waiting"
-            refusal = RequestError("overloaded", f"it could not be answered before its deadline: {why}")
-            self._histories.answer(Outcome(item, refusal, "queue"))
 
     def _forget(self, user: str, errands: Errands) -> None:
         """Nothing of the user stays in this process."""

@@ -16,7 +16,7 @@ from consumer.stream.settings import KafkaSettings
 from consumer.wire.dead_letter import attempt_of, dead_letter
 from consumer.wire.headers import reply_headers
 from consumer.wire.reply import encode_error, encode_reply, status_of
-from engine.errors import RequestError
+from engine.errors import ErrorCode, RequestError
 from engine.request import RecallResult
 
 _LEAST_DEAD_LETTER = 1_024
@@ -33,12 +33,16 @@ log = logging.getLogger(__name__)
 
 
 class ReplySent(Struct, frozen=True, eq=False):
-    """A reply on its way. ``alone``: in a record batch of its own; ``shrunk``: it says too_large."""
+    """A reply on its way, with an error's ``code``. ``alone``: in a record batch of its own; ``shrunk``: it says
+    too_large.
+    """
 
     item: InFlight
     topic: str
     value: bytes
     catalog: str | None
+    code: ErrorCode | None
+    times: ReplyTimes
     alone: bool = False
     shrunk: bool = False
 
@@ -114,6 +118,8 @@ class ReplyWriter:
     def delivered(self, sent: Sent, now: float) -> None:
         """The broker has it, and nothing can take it back."""
         if isinstance(sent, ReplySent):
+            code = sent.code
+            self._observer.replied("ok" if code is None else status_of(code), code, sent.times)
             self._observer.reply_confirmed(now - sent.item.admitted)
             if sent.catalog is not None and now < sent.item.deadline:
                 self._observer.in_time()
@@ -144,19 +150,18 @@ class ReplyWriter:
             self._observer.bad_record(answer.code)
             sends.append(self._dead_letter(item, answer.code, answer.message, outcome.stage))
         if item.reply_topic is not None:
-            self._observer.replied("ok" if code is None else status_of(code), code, times)
             if code is None and outcome.degraded:
                 self._observer.degraded(outcome.degraded)
             catalog = None if isinstance(answer, RequestError) else answer.catalog
-            sends.append(ReplySent(item, item.reply_topic, value, catalog))
+            sends.append(ReplySent(item, item.reply_topic, value, catalog, code, times))
         return sends
 
     def _answer_again(self, repeat: Repeat, came: float) -> ReplySent:
         item = repeat.item
         self._trace(item, "repeat", came)
         self._observer.repeated()
-        self._observer.replied("ok", None, _times(item, None, self._clock()))
-        return ReplySent(item, item.reply_topic or "", repeat.value, repeat.catalog)
+        times = _times(item, None, self._clock())
+        return ReplySent(item, item.reply_topic or "", repeat.value, repeat.catalog, None, times)
 
     def _trace(self, item: InFlight, outcome: str, came: float, result: RecallResult | None = None) -> None:
         if self._tracer is not None:
@@ -204,10 +209,9 @@ class ReplyWriter:
             raise StreamError(f"{wrong}; the last: {reason}: {message}")
 
     def _shrunk(self, sent: ReplySent, failure: Failure) -> ReplySent:
-        self._observer.replied("error", "too_large", _times(sent.item, None, self._clock()))
         message = f"the reply of {len(sent.value)} bytes is too large: {failure.message}"
         value = encode_error(sent.item.addressee, "too_large", message)
-        return structs.replace(sent, value=value, catalog=None, shrunk=True)
+        return structs.replace(sent, value=value, catalog=None, code="too_large", shrunk=True)
 
     def _cut(self, sent: DeadLetterSent, failure: Failure) -> DeadLetterSent:
         half = sent.max_bytes // 2

@@ -154,7 +154,7 @@ def loop(engine_seconds: float = 0.0, engine: Engine | None = None, **settings: 
     device = DeviceLoop(
         cast(Recaller, engine),
         queue,
-        outcomes.append,
+        outcomes.extend,
         events,
         time.monotonic,
         lambda requests, _: judged.append([name_of(request) for request in requests]),
