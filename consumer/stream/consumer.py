@@ -26,6 +26,7 @@ from consumer.stream.records import record_of
 from consumer.stream.resets import OffsetResets
 from consumer.stream.settings import CRITICAL_ONLY, GroupProtocol, KafkaSettings
 from consumer.stream.starts import look_up
+from consumer.stream.unreadable import UNREADABLE, UnreadableRecords
 from consumer.wire.dead_letter import SourceRecord
 
 _PROBE_S = 2.0
@@ -41,6 +42,7 @@ class RequestConsumer:
         self._listener = listener
         self._owned: set[Partition] = set()
         self._resets = OffsetResets(settings.offset_reset)
+        self._unreadable = UnreadableRecords()
         self._paused = False
         self._closed = False
         self._unanswered_commits = 0
@@ -89,6 +91,7 @@ class RequestConsumer:
             if messages and limit > 1:
                 messages += self._consumer.consume(limit - 1, 0)
             records = [record for message in messages if (record := self._read(message))]
+            records += self._unreadable.skip(self._consumer, paused=self._paused)
             self._reset_offsets()
             self._follow_group()
         except KafkaException as error:
@@ -222,6 +225,9 @@ class RequestConsumer:
             if topic is not None and number is not None and offset is not None:
                 self._ends.reached(Partition(topic, number), offset)
             return
+        if error.code() in UNREADABLE and topic is not None and number is not None and offset is not None:
+            self._unreadable.note(Partition(topic, number), offset, error.str())
+            return
         if error.code() not in HEALS_BY_ITSELF and not error.retriable():
             raise StreamError(f"the consumer failed: {name_of(error)}: {error.str()}")
         log.warning("consumer: %s: %s", name_of(error), error.str())
@@ -242,6 +248,7 @@ class RequestConsumer:
         if self._paused:
             consumer.pause(starts)
         self._owned |= {Partition(each.topic, each.partition) for each in starts}
+        self._unreadable.begin({Partition(each.topic, each.partition): each.offset for each in starts})
         self._listener.assigned(
             {Partition(each.topic, each.partition): each.offset if each.offset >= 0 else None for each in starts}
         )
@@ -259,6 +266,7 @@ class RequestConsumer:
         gone = [Partition(each.topic, each.partition) for each in partitions]
         self._owned.difference_update(gone)
         self._resets.forget(gone)
+        self._unreadable.forget(gone)
         for partition in gone:
             self._ends.forget(partition)
         return gone
@@ -266,6 +274,7 @@ class RequestConsumer:
     def _reset_offsets(self) -> None:
         for partition, start, skipped in self._resets.restart(self._consumer, paused=self._paused):
             self._ends.forget(partition)
+            self._unreadable.begin({partition: start})
             self._listener.assigned({partition: start})
             self._listener.offset_reset(partition, skipped)
 

@@ -16,7 +16,10 @@ _HEADERS_DROPPED = ("dlq.headers.dropped", b"true")
 
 
 class SourceRecord(msgspec.Struct, frozen=True):
-    """A record as it was read. ``timestamp_ms`` is epoch milliseconds; ``headers`` are empty if not readable."""
+    """A record as it was read. ``timestamp_ms`` is epoch milliseconds; ``headers`` are empty if not readable.
+
+    ``fault``: why nothing of it but its place could be read.
+    """
 
     topic: str
     partition: int
@@ -26,6 +29,7 @@ class SourceRecord(msgspec.Struct, frozen=True):
     value: bytes | None
     headers: Headers = ()
     headers_readable: bool = True
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +47,9 @@ def dead_letter(
     """Build the dead letter of ``record`` so that key, value and headers stay within ``max_bytes``.
 
     The value goes along byte for byte, and the original headers as long as they fit: ``dlq.headers.dropped`` says that
-    some do not. Only a value that does not fit beside the ``dlq.*`` headers is cut, and ``dlq.truncated`` set. Those of
-    an earlier dead letter are replaced. ``dlq.attempt`` is the attempt that failed: the one that a replay's header
-    names, else the first.
+    some do not. Only a value that does not fit beside the ``dlq.*`` headers is cut, and ``dlq.truncated`` set, as it is
+    for a record that could not be read. Those of an earlier dead letter are replaced. ``dlq.attempt`` is the attempt
+    that failed: the one that a replay's header names, else the first.
     """
     headers: list[tuple[str, bytes | None]] = [
         (_ERROR_CLASS, _text(error_class, _NAME_BYTES)),
@@ -58,6 +62,8 @@ def dead_letter(
         ("dlq.consumer.group", group.encode()),
         (_ATTEMPT, str(_failed_attempt(record.headers)).encode()),
     ]
+    if record.fault is not None:
+        return DeadLetter(None, None, [*headers, _TRUNCATED])
     key, value = record.key, record.value
     original = [(name, content) for name, content in record.headers if not name.startswith(PREFIX)]
     if record_size(key, value, [*headers, *original]) <= max_bytes:
