@@ -74,7 +74,7 @@ class Metrics:
         # What went out.
         self.replies = self._counter(
             "replies_total",
-            "Replies written, by status; what its topic refuses is written anew as an error, or dead-lettered.",
+            "Replies that the brokers have acknowledged, by status.",
             status=get_args(Status),
         )
         self.reply_errors = self._counter(

@@ -32,7 +32,7 @@ _DEAD_REASON: dict[FailureKind, str] = {
 log = logging.getLogger(__name__)
 
 
-class ReplySent(Struct, frozen=True, eq=False):
+class ReplySent(Struct, frozen=True, eq=False, gc=False):
     """A reply on its way, with an error's ``code``. ``alone``: in a record batch of its own; ``shrunk``: it says
     too_large.
     """
@@ -47,7 +47,7 @@ class ReplySent(Struct, frozen=True, eq=False):
     shrunk: bool = False
 
 
-class DeadLetterSent(Struct, frozen=True, eq=False):
+class DeadLetterSent(Struct, frozen=True, eq=False, gc=False):
     """A dead letter on its way, built to fit ``max_bytes``. ``alone``: in a record batch of its own."""
 
     item: InFlight
@@ -117,14 +117,17 @@ class ReplyWriter:
 
     def delivered(self, sent: Sent, now: float) -> None:
         """The broker has it, and nothing can take it back."""
-        if isinstance(sent, ReplySent):
-            code = sent.code
-            self._observer.replied("ok" if code is None else status_of(code), code, sent.times)
-            self._observer.reply_confirmed(now - sent.item.admitted)
-            if sent.catalog is not None and now < sent.item.deadline:
-                self._observer.in_time()
-            if sent.item.identity is not None and sent.catalog is not None:  # it holds items
-                self._repeats.put(sent.item.identity, sent.value, sent.catalog, sent.item.addressee.user_id)
+        if isinstance(sent, DeadLetterSent):
+            return
+        item, catalog, code = sent.item, sent.catalog, sent.code
+        self._observer.replied("ok" if code is None else status_of(code), code, sent.times)
+        self._observer.reply_confirmed(now - item.admitted)
+        if catalog is None:
+            return
+        if now < item.deadline:
+            self._observer.in_time()
+        if item.identity is not None:  # it holds items
+            self._repeats.put(item.identity, sent.value, catalog, item.addressee.user_id)
 
     def finished(self, item: InFlight) -> None:
         """All that was due for the record is delivered."""
@@ -175,14 +178,7 @@ class ReplyWriter:
         headers = reply_headers(
             request_headers, topic=source.topic, partition=source.partition, offset=source.offset, catalog=sent.catalog
         )
-        producer.send(
-            sent,
-            sent.topic,
-            key=source.key,
-            value=sent.value,
-            headers=headers,
-            partition=item.headers.reply_partition,
-        )
+        producer.send(sent, sent.topic, source.key, sent.value, headers, request_headers.reply_partition)
 
     def _send_dead_letter(self, sent: DeadLetterSent, producer: ReplyProducer[Sent]) -> None:
         letter = dead_letter(
@@ -193,7 +189,7 @@ class ReplyWriter:
             group=self._settings.group_id,
             max_bytes=sent.max_bytes,
         )
-        producer.send(sent, sent.topic, key=letter.key, value=letter.value, headers=letter.headers, partition=None)
+        producer.send(sent, sent.topic, letter.key, letter.value, [*letter.headers], None)
 
     def _dead_letter(self, item: InFlight, reason: str, message: str, stage: str) -> DeadLetterSent:
         if attempt_of(item.record.headers) == 1:  # an operator's replay that fails again says nothing new

@@ -17,6 +17,10 @@ class Events(NullObserver):
         self.seconds: list[float] = []
         self._lock = threading.Lock()
 
+    def recalled(self, requests: int) -> bool:
+        """The engine has answered so many."""
+        return len(self.seconds) == len(self.batches) and sum(count for count, _, _ in self.batches) == requests
+
     def _add(self, name: str, by: int = 1) -> None:
         with self._lock:
             self.count[name] += by

@@ -51,7 +51,7 @@ def test_no_offset_is_committed_before_the_reply_is_confirmed(split: Harness) ->
     split.cluster.broker_down(2)
     split.send("held")
     split.flush()
-    eventually(lambda: member.events.count["replied:ok"] == 2)
+    eventually(lambda: member.events.recalled(2))
     turns = member.events.count["committed"]
     eventually(lambda: member.snapshot().in_flight == 1)
     split.send(value=b"\xc1")  # a dead letter is held back just the same
@@ -160,6 +160,7 @@ def test_a_reply_above_the_clients_limit_becomes_too_large(made: Harness) -> Non
     eventually(lambda: made.committed() == 2)
     assert member.loop.failure is None
     assert made.dead_letters.poll() == []
+    assert (member.events.count["replied:ok"], member.events.count["replied:error"]) == (1, 1), "each counts once"
 
 
 def test_a_reply_refused_for_its_batchs_size_is_sent_again_before_it_is_given_up(made: Harness) -> None:
@@ -261,7 +262,7 @@ def test_a_reply_that_waits_for_its_topic_holds_up_no_other_that_is_sent_again(m
     member = made.member(kafka=kafka, drain_s=0.2)
     made.send("r1", headers={"reply-topic": b"others.missing"})
     made.flush()
-    eventually(lambda: member.events.count["replied:ok"] == 1)
+    eventually(lambda: member.events.recalled(1))
     made.cluster.push_errors(Api.PRODUCE, [KafkaError.NO_ERROR, KafkaError.MSG_SIZE_TOO_LARGE])
     made.send("r2")
     made.flush()

@@ -188,7 +188,7 @@ def test_an_outage_within_the_limit_loses_nothing(made: Harness) -> None:
     made.cluster.broker_down()
     eventually(lambda: member.events.count["consumer:_ALL_BROKERS_DOWN"])
     member.engine.gate.set()
-    eventually(lambda: member.events.count["replied:ok"] == 5)
+    eventually(lambda: member.events.recalled(5))
     made.cluster.broker_up()
     eventually(lambda: len({received.reply.request_id for received in made.replies.poll()}) == 5, 40)
     eventually(lambda: made.committed() == 5, 40)

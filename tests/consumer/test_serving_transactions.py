@@ -153,7 +153,7 @@ def test_an_outage_within_the_limit_loses_nothing(made: Harness) -> None:
     eventually(lambda: member.snapshot().in_flight == 10)
     made.cluster.broker_down()
     member.engine.gate.set()
-    eventually(lambda: member.events.count["replied:ok"] == 11 or member.events.count["producer:_ALL_BROKERS_DOWN"])
+    eventually(lambda: member.events.recalled(11) or member.events.count["producer:_ALL_BROKERS_DOWN"])
     made.cluster.broker_up()
     eventually(lambda: committed(member) == 11, 40.0)
     assert member.loop.failure is None

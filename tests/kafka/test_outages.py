@@ -40,7 +40,7 @@ def test_a_killed_broker_that_comes_back_within_the_limit_costs_nothing(mortal: 
     mortal.cluster.kill_broker(1)
     eventually(lambda: member.events.count["consumer:_ALL_BROKERS_DOWN"])
     member.engine.gate.set()
-    eventually(lambda: member.events.count["replied:ok"] == 11)
+    eventually(lambda: member.events.recalled(11))
     assert member.snapshot().in_flight == 10, "nobody has confirmed their replies"
     mortal.cluster.start_broker(1)
     eventually(lambda: len(answered(mortal)) == 11, RECOVERY_S)
