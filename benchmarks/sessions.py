@@ -25,7 +25,7 @@ from benchmarks.cases import Case
 from benchmarks.engine_run import engine_settings, graphs_of, load_engine, random_catalog, results
 from benchmarks.floor import FloorBench
 from benchmarks.measure import Timing, wall_ms
-from benchmarks.results import ReportFile, Row, default_path
+from benchmarks.results import ReportFile, Row, default_path, find
 from benchmarks.shapes import SHAPES, pages_for, write_model
 from engine.catalog.catalog import Catalog
 from engine.recall_engine import RecallEngine
@@ -33,9 +33,8 @@ from engine.request import BeamPolicy, RecallRequest, RecallResult
 from engine.settings import PAGE_TOKENS, EngineSettings
 
 SESSION, NEW_EVENTS, HOST, FLOOR = "session", "new events", "session from the host", "floor"
-WARM_ROUNDS = 3
-FEW_ROUNDS = 8
-"""Of what is not held against the target."""
+WARM_ROUNDS = 2
+_FEW_TOKENS = 1024
 TARGET = 1.25
 """Of the floor."""
 
@@ -50,6 +49,8 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--other-batches", type=int, nargs="+", default=[1, 4], help="of what has no target")
+    parser.add_argument("--other-rounds", type=int, default=8, help="of what has no target")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -69,22 +70,21 @@ def main() -> None:
         directory = write_model(shape, Path(scratch), device)
         most = _context(users.before + max([users.new, *asked.other_events]), shape.levels)
         settings = engine_settings(directory, [replace(case, context=most) for case in cases], device, flights=3)
-        engine = _engine(settings, catalog, cases)
+        engine, floors = _engine(settings, catalog, cases), FloorBench(device)
         for case in cases:
             add(session_row(engine, case, users, asked.rounds))
         for case in cases:
+            add(floor_row(floors, case, find(report.rows, what=SESSION, case=case.name)))
+        others = [case for case in cases if case.batch in asked.other_batches]
+        for case in others:
             for events in asked.other_events:
-                add(new_events_row(engine, case, replace(users, new=events)))
+                add(new_events_row(engine, case, replace(users, new=events), asked.other_rounds))
         del engine
-        engine = _engine(_host_settings(settings, cases), catalog, cases)
-        for case in cases:
-            add(host_row(engine, case, users, cases[-1].batch))
-    del engine
-    floors = FloorBench(device)
-    for case in cases:
-        whole = floors.floor(case)
-        for row in [row for row in report.rows if row["case"] == case.name and row["what"] in (SESSION, HOST)]:
-            add(floor_row(floors.continued(case, row["new_tokens"], whole), whole.total, case, row))
+        if others:
+            engine = _engine(_host_settings(settings, others), catalog, others)
+            for case in others:
+                add(host_row(engine, case, users, asked.other_rounds, others[-1].batch))
+                add(floor_row(floors, case, find(report.rows, what=HOST, case=case.name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +116,14 @@ def session_row(engine: RecallEngine, case: Case, users: Users, rounds: int) -> 
     return {"what": SESSION, **_compared(case, users, done), "card": watch.summary()}
 
 
-def new_events_row(engine: RecallEngine, case: Case, users: Users) -> Row:
+def new_events_row(engine: RecallEngine, case: Case, users: Users, rounds: int) -> Row:
     """Without a cold run. Raises RuntimeError if a session was not found."""
     case = replace(case, context=_context(users.before + users.new, case.shape.levels))
-    done = _rounds(engine, case, users, FEW_ROUNDS, cold=False)
+    done = _rounds(engine, case, users, rounds, cold=False)
     return {"what": NEW_EVENTS, **case.fields(), **_continued(case, users, done)}
 
 
-def host_row(engine: RecallEngine, case: Case, users: Users, crowd: int) -> Row:
+def host_row(engine: RecallEngine, case: Case, users: Users, rounds: int, crowd: int) -> Row:
     """``crowd``: others at a time whose contexts fill the device. Raises RuntimeError if a copy was not found."""
 
     def others() -> None:
@@ -133,8 +133,8 @@ def host_row(engine: RecallEngine, case: Case, users: Users, crowd: int) -> Row:
         results(engine.recall([_request(case, each, None) for each in users.histories(crowd, random)]))
 
     found = engine.stats()["host_session_hits"]
-    done = _rounds(engine, case, users, FEW_ROUNDS, evict=others)
-    if engine.stats()["host_session_hits"] - found != case.batch * (FEW_ROUNDS + WARM_ROUNDS):
+    done = _rounds(engine, case, users, rounds, evict=others)
+    if engine.stats()["host_session_hits"] - found != case.batch * (rounds + WARM_ROUNDS):
         raise RuntimeError(f"{case.name}: not all came from the host")
     pages = pages_for(_context(users.before, case.shape.levels))
     stats = engine.stats()
@@ -142,15 +142,19 @@ def host_row(engine: RecallEngine, case: Case, users: Users, crowd: int) -> Row:
     return {"what": HOST, **_compared(case, users, done), "copied_gb": copied / 1e9}
 
 
-def floor_row(floor: float, cold_floor: float, case: Case, row: Row) -> Row:
+def floor_row(floors: FloorBench, case: Case, row: Row | None) -> Row:
     """The floor beside a measured row."""
+    if row is None:
+        raise RuntimeError(f"{case.name} was not measured")
+    whole = floors.floor(case)
+    floor = floors.continued(case, row["new_tokens"], whole)
     return {
         "what": f"{row['what']}, {FLOOR}",
         **case.fields(),
         "ms": floor,
-        "cold_ms": cold_floor,
+        "cold_ms": whole.total,
         "of_the_floor": row["ms"] / floor,
-        "cold_of_the_floor": row["cold"]["ms"] / cold_floor,
+        "cold_of_the_floor": row["cold"]["ms"] / whole.total,
         "within_target": row["ms"] <= TARGET * floor,
     }
 
@@ -232,7 +236,7 @@ def _engine(settings: EngineSettings, catalog: Catalog, cases: Sequence[Case]) -
 
 
 def _host_settings(settings: EngineSettings, cases: Sequence[Case]) -> EngineSettings:
-    """Pages for the largest batch and no context more, and room on the host for what it leaves."""
+    """Pages for the largest batch and no context more, room on the host for what it leaves; cold runs are eager."""
     case = cases[-1]
     each = pages_for(case.context)
     pages = case.batch * each + each // 2
@@ -241,6 +245,7 @@ def _host_settings(settings: EngineSettings, cases: Sequence[Case]) -> EngineSet
     return settings.model_copy(
         update={
             "context_pages": pages,
+            "graph_prefill_tokens": _FEW_TOKENS,
             "sessions_host_bytes": pages * page_bytes,
         }
     )

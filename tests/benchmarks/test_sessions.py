@@ -24,7 +24,6 @@ def test_a_continued_history_is_timed_beside_a_cold_one_and_its_floor(
     )
     monkeypatch.setattr("sys.argv", ["sessions", *flags.split(), str(out)])
     monkeypatch.setattr(sessions, "WARM_ROUNDS", 1)
-    monkeypatch.setattr(sessions, "FEW_ROUNDS", 1)
     sessions.main()
     rows = json.loads(out.read_text())["rows"]
     levels, events = SHAPES["tiny"].levels, 600 // SHAPES["tiny"].levels
