@@ -19,9 +19,8 @@ def test_a_continued_history_is_timed_beside_a_cold_one_and_its_floor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "sessions.json"
-    flags = (
-        "--model tiny --beam 8 --tokens 600 --events 4 --batches 1 2 --other-events 0 40 --items 500 --rounds 2 --out"
-    )
+    few = "--other-events 0 40 --other-batches 1 2 --other-rounds 1"
+    flags = f"--model tiny --beam 8 --tokens 600 --events 4 {few} --batches 1 2 --items 500 --rounds 2 --out"
     monkeypatch.setattr("sys.argv", ["sessions", *flags.split(), str(out)])
     monkeypatch.setattr(sessions, "WARM_ROUNDS", 1)
     sessions.main()
