@@ -33,7 +33,7 @@ class Operation(msgspec.Struct, Generic[T], eq=False):
     offset: int
     change: Change | None
     since: float
-    items: ItemIds = msgspec.field(default_factory=lambda: NO_ITEMS)
+    items: ItemIds = NO_ITEMS
     waits: bool = False
     told: bool = False
     released: bool = False

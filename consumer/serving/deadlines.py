@@ -14,7 +14,7 @@ class Moment(msgspec.Struct, frozen=True):
     wall_ms: float
     monotonic: float
 
-    def deadline(self, asked_ms: int | None, timestamp_ms: int, *, default_ms: int, maximum_ms: int) -> float:
+    def deadline(self, asked_ms: int | None, timestamp_ms: int, default_ms: int, maximum_ms: int) -> float:
         """When a record is due, on the monotonic clock: as asked, else ``default_ms`` after its timestamp.
 
         At most ``maximum_ms`` after its timestamp and from now: the producer's clock may be ahead of ours.

@@ -10,7 +10,7 @@ from consumer.serving.offsets import Ticket
 from consumer.serving.tracing import RequestTrace
 from consumer.wire.dead_letter import SourceRecord
 from consumer.wire.errors import Addressee
-from consumer.wire.headers import RequestHeaders, record_size
+from consumer.wire.headers import HEADER_OVERHEAD, RECORD_OVERHEAD, RequestHeaders
 from engine.errors import ErrorCode, RequestError
 from engine.request import RecallRequest, RecallResult
 
@@ -35,7 +35,7 @@ class InFlight(msgspec.Struct, eq=False):
     headers: RequestHeaders
     reply_topic: str | None
     addressee: Addressee
-    identity: bytes | None = None
+    identity: Hashable | None = None
     request: RecallRequest | None = None
     tokens: int = 0
     priority: int = 5
@@ -55,7 +55,10 @@ class InFlight(msgspec.Struct, eq=False):
 
     def __post_init__(self) -> None:
         record = self.record
-        self.size = record_size(record.key, record.value, record.headers)
+        size = RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
+        for name, content in record.headers:
+            size += HEADER_OVERHEAD + len(name) + len(content or b"")
+        self.size = size
 
     @property
     def asked(self) -> RecallRequest:
@@ -63,7 +66,7 @@ class InFlight(msgspec.Struct, eq=False):
         return cast(RecallRequest, self.request)
 
 
-class Outcome(msgspec.Struct, frozen=True, eq=False):
+class Outcome(msgspec.Struct, frozen=True, eq=False, gc=False):
     """What a record comes to: an answer to be sent, and for a bad record the stage that found it bad.
 
     ``degraded``: what was given up for it; ``age_s``: of an answer that was made before, in seconds.

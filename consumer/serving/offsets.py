@@ -13,7 +13,7 @@ import msgspec
 from consumer.stream.partition import Partition
 
 
-class Ticket(msgspec.Struct, frozen=True):
+class Ticket(msgspec.Struct, frozen=True, gc=False):
     """One delivered record under one ownership of its partition."""
 
     partition: Partition

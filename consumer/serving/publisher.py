@@ -1,6 +1,6 @@
 """How answers reach their topics: the two publishers' common face, and the one that sends each when it is ready."""
 
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -52,7 +52,7 @@ class AtLeastOnce:
         self._writer = writer
         self._confirmed = confirmed
         self._clock = clock
-        self._outstanding: Counter[str] = Counter()  # sends without a report, by topic
+        self._outstanding: defaultdict[str, int] = defaultdict(int)  # sends without a report, by topic
         self._unreported = 0
         self._finished: list[InFlight] = []
         self._suspects: deque[Sent] = deque()

@@ -1,7 +1,6 @@
 """From a record to a request that the engine takes, or to what is wrong with it. Nothing here can fail a neighbour."""
 
 import logging
-from collections.abc import Hashable
 
 from consumer.histories.history import Change
 from consumer.histories.items import Cap
@@ -16,14 +15,14 @@ from consumer.serving.repeats import RepeatCache, identity_of
 from consumer.serving.topics import closed_topics, reply_topics, rules_of
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.dead_letter import SourceRecord
-from consumer.wire.errors import Addressee, WireError
+from consumer.wire.errors import WireError
 from consumer.wire.events import WireEvent
 from consumer.wire.fields import WireRequest
 from consumer.wire.headers import UNREADABLE, RequestHeaders, reply_topic_allowed
 from consumer.wire.request import RequestDecoder, to_recall_request
 from consumer.wire.settings import RecallDefaults, WireLimits
 from engine.errors import RequestError
-from engine.request import NO_ITEMS, ItemIds, RecallRequest
+from engine.request import NO_ITEMS, ItemIds
 
 _NO_DEADLINE = float("inf")
 
@@ -64,23 +63,20 @@ class RequestReader:
             return self._denied(item) or Outcome(item, error, "decode")
         if isinstance(wire, WireEvent):
             return self._event(record, ticket, now, headers, wire)
-        item = self._item(record, ticket, now, headers, wire)
-        if denied := self._denied(item):
+        rules = self._rules[record.topic]
+        defaults = rules.defaults
+        deadline = now.deadline(wire.deadline_ms, record.timestamp_ms, defaults.deadline_ms, defaults.max_deadline_ms)
+        reply_topic = headers.reply_topic or rules.reply_topic
+        item = InFlight(record, ticket, now.monotonic, deadline, headers, reply_topic, wire)
+        if headers.reply_topic is not None and (denied := self._denied(item)):
             return denied
-        defaults = self._rules[record.topic].defaults
-        item.deadline = now.deadline(
-            wire.deadline_ms,
-            record.timestamp_ms,
-            default_ms=defaults.deadline_ms,
-            maximum_ms=defaults.max_deadline_ms,
-        )
-        change: Change | None = None if wire.append is None else "extend"
-        change = change if wire.history is None else "set"
-        if item.deadline <= now.monotonic:  # what happened has happened, though
-            self._operate(item, wire.user_id, change, wire.history if wire.append is None else wire.append)
+        change: Change | None = "set" if wire.history is not None else None if wire.append is None else "extend"
+        brought = wire.history if wire.append is None else wire.append
+        if deadline <= now.monotonic:  # what happened has happened, though
+            self._operate(item, wire.user_id, change, brought)
             return Outcome(item, RequestError("expired", "the deadline had passed when the request was read"), "admit")
-        if repeat := self._repeat(item, wire):
-            self._operate(item, wire.user_id, change, wire.history if wire.append is None else wire.append)
+        if self._repeats.enabled and (repeat := self._repeat(item, wire)):
+            self._operate(item, wire.user_id, change, brought)
             return repeat
         try:
             self._fill(item, wire, defaults)
@@ -90,8 +86,7 @@ class RequestReader:
             log.exception("a request could not be validated")
             return Outcome(item, RequestError("internal", f"validation failed: {type(error).__name__}"), "validate")
         if wire.tokens is None:
-            waits = wire.history is None
-            self._operate(item, wire.user_id, change, wire.history if wire.append is None else wire.append, waits=waits)
+            self._operate(item, wire.user_id, change, brought, waits=wire.history is None)
         return item
 
     def resume(self, item: InFlight, history: ItemIds) -> InFlight | Outcome:
@@ -101,7 +96,8 @@ class RequestReader:
                 item.request.history = history
                 self._engine.validate(item.request)
                 item.tokens = self._engine.estimate_tokens(item.request)
-                item.run_key = self._run_key(item.addressee.user_id, item.request)
+                if self._load.coalesce:
+                    item.run_key = run_key(item.addressee.user_id, item.request)
         except RequestError as error:
             return Outcome(item, error, "validate")
         except Exception as error:
@@ -136,21 +132,22 @@ class RequestReader:
         if user is None or (change is None and not waits):
             return
         ticket = item.ticket
+        partition = ticket.partition
         item.operation = Operation(
             item,
-            UserKey(ticket.partition.topic, user),
-            ticket.partition,
+            UserKey(partition.topic, user),
+            partition,
             ticket.epoch,
             ticket.offset,
             change,
             item.admitted,
             NO_ITEMS if items is None else items,
             waits,
-            told=not waits if told is None else told,
+            not waits if told is None else told,
         )
 
     def _repeat(self, item: InFlight, wire: WireRequest) -> Repeat | None:
-        if item.headers.error is not None or not self._repeats.enabled:
+        if item.headers.error is not None:
             return None
         held = wire.history is None and wire.tokens is None
         identity = identity_of(item.record, item.headers, placed=held)
@@ -165,22 +162,26 @@ class RequestReader:
             raise RequestError("bad_request", item.headers.error)
         request = to_recall_request(wire, defaults, self._levels)
         self._engine.validate(request)
-        if request.history is not None:  # what no prompt shows is not judged by its length either
-            request.history = request.history[self._cap.excess(len(request.history)) :]
+        if request.history is not None and (excess := self._cap.excess(len(request.history))):
+            request.history = request.history[excess:]  # what no prompt shows is not judged by its length either
         item.tokens = self._engine.estimate_tokens(request)
         item.request = request
         item.priority, label = wire.priority, self._load.share_label
         item.caller = item.record.topic if label is None else wire.labels.get(label, "")
-        item.run_key = self._run_key(wire.user_id, request)
-
-    def _run_key(self, user: str | None, request: RecallRequest) -> Hashable | None:
-        return run_key(user, request) if self._load.coalesce else None
+        if self._load.coalesce:
+            item.run_key = run_key(wire.user_id, request)
 
     def _item(
-        self, record: SourceRecord, ticket: Ticket, now: Moment, headers: RequestHeaders, addressee: Addressee
+        self,
+        record: SourceRecord,
+        ticket: Ticket,
+        now: Moment,
+        headers: RequestHeaders,
+        addressee: WireError | WireEvent,
     ) -> InFlight:
+        """Of a record that is no request."""
         named = addressee.request_id is not None or headers.correlation_id is not None
-        if isinstance(addressee, WireEvent) or (isinstance(addressee, WireError) and addressee.event):
+        if isinstance(addressee, WireEvent) or addressee.event:
             named = False
         return InFlight(
             record,

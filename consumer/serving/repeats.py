@@ -5,9 +5,7 @@ twice (the same bytes under the same correlation id).
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
-from functools import lru_cache
-from struct import Struct
+from collections.abc import Callable, Hashable
 from threading import Lock
 
 import msgspec
@@ -17,9 +15,7 @@ from consumer.serving.settings import BatchSettings
 from consumer.wire.dead_letter import SourceRecord
 from consumer.wire.headers import RequestHeaders
 
-_LENGTHS = Struct("<III")
-
-Identity = bytes
+Identity = Hashable
 """Equal for two records only if the same reply answers both."""
 
 
@@ -29,18 +25,10 @@ def identity_of(record: SourceRecord, headers: RequestHeaders, *, placed: bool =
     A topic has its own defaults, a record that was written over a deleted one has other bytes. ``placed``: the reply
     depends on the records before it, so that only the same record is the same request.
     """
-    correlation_id = headers.correlation_id
-    named = b"%d:%d" % (record.partition, record.offset) if correlation_id is None or placed else b""
-    named += b"" if correlation_id is None else b"=" + correlation_id
-    address = _address(record.topic, headers.reply_topic, headers.reply_partition)
-    key, value = record.key or b"", record.value or b""
-    lengths = _LENGTHS.pack(len(named), len(address), len(key))
-    return xxh3_128_digest(b"".join((lengths, named, address, key, value)))
-
-
-@lru_cache(maxsize=1_024)
-def _address(topic: str, reply_topic: str | None, reply_partition: int | None) -> bytes:
-    return f"{topic} {reply_topic} {reply_partition}".encode()
+    name, digest = headers.correlation_id, xxh3_128_digest(record.value or b"")
+    place = b"%d:%d" % (record.partition, record.offset) if name is None or placed else b""
+    named = place if name is None else b"%b=%b" % (place, name)
+    return record.topic, headers.reply_topic, headers.reply_partition, named, record.key, digest
 
 
 class Answered(msgspec.Struct, frozen=True):

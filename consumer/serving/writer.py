@@ -192,16 +192,15 @@ class ReplyWriter:
         producer.send(sent, sent.topic, letter.key, letter.value, [*letter.headers], None)
 
     def _dead_letter(self, item: InFlight, reason: str, message: str, stage: str) -> DeadLetterSent:
-        if attempt_of(item.record.headers) == 1:  # an operator's replay that fails again says nothing new
-            self._check_share(reason, message)
+        self._check_share(item, reason, message)
         item.dead_lettered = True
         self._observer.dead_letter(reason)
         log.warning("dead letter: %s[%d]@%d: %s: %s", *item.ticket.partition, item.ticket.offset, reason, message)
         topic, most = self._settings.dead_letter_topic, self._settings.max_message_bytes
         return DeadLetterSent(item, topic, reason, message, stage, most)
 
-    def _check_share(self, reason: str, message: str) -> None:
-        if wrong := self._limit.bad(self._clock()):
+    def _check_share(self, item: InFlight, reason: str, message: str) -> None:
+        if wrong := self._limit.bad(self._clock(), replay=attempt_of(item.record.headers) > 1):
             raise StreamError(f"{wrong}; the last: {reason}: {message}")
 
     def _shrunk(self, sent: ReplySent, failure: Failure) -> ReplySent:

@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from consumer.stream.errors import StreamError, is_fatal, name_of, reason_of
 from consumer.stream.settings import ClientOptions, KafkaSettings
-from consumer.wire.headers import Headers
 
 FailureKind = Literal["too_large", "refused", "topic_unknown", "topic_denied", "partition_unknown", "other"]
 
@@ -28,6 +27,9 @@ _KINDS: dict[int, FailureKind] = {
     KafkaError._UNKNOWN_PARTITION: "partition_unknown",
 }
 _FULL_QUEUE_S = 0.05
+
+ReplyHeaders = list[tuple[str, str | bytes | None]]
+"""As the client takes them, so that none are copied."""
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -51,7 +53,7 @@ class Failure:
         return self.kind in ("too_large", "refused") and not self.local
 
 
-class Delivery(Struct, Generic[T], frozen=True, eq=False):
+class Delivery(Struct, Generic[T], frozen=True, eq=False, gc=False):
     """The end of one send: written and acknowledged, or not."""
 
     sent: T
@@ -75,7 +77,13 @@ class ReplyProducer(Generic[T]):
         return settings.producer()
 
     def send(
-        self, sent: T, topic: str, *, key: bytes | None, value: bytes | None, headers: Headers, partition: int | None
+        self,
+        sent: T,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: ReplyHeaders,
+        partition: int | None,
     ) -> None:
         """Hand a record over; ``poll`` returns ``sent`` with what became of it. A full queue makes this wait."""
         while True:
@@ -85,7 +93,7 @@ class ReplyProducer(Generic[T]):
                     value=value,
                     key=key,
                     partition=-1 if partition is None else partition,
-                    headers=list(headers),
+                    headers=headers,
                     on_delivery=partial(self._on_delivery, sent),
                 )
             except BufferError:

@@ -16,7 +16,7 @@ _INT32 = np.dtype("<i4")
 
 def read_item_ids(name: str, content: Any, most: int, max_string: int) -> ItemIds:
     """An array of 64-bit ints or of strings, or binary int64, as int64 ``[n]`` or a list of strings."""
-    if isinstance(content, bytes):
+    if isinstance(content, bytes | bytearray):
         return _from_binary(name, content, _INT64, most)
     kinds = _kinds(name, content)
     if kinds == {str}:
@@ -31,7 +31,7 @@ def read_item_ids(name: str, content: Any, most: int, max_string: int) -> ItemId
 
 def read_tokens(name: str, content: Any, most: int) -> NDArray[np.int32]:
     """An array of 32-bit ints, or binary int32, as int32 ``[n]``."""
-    if isinstance(content, bytes):
+    if isinstance(content, bytes | bytearray):
         return _from_binary(name, content, _INT32, most)
     if not _kinds(name, content) <= {int}:
         raise RequestError("bad_request", f"{name}: token ids must be ints")
@@ -61,11 +61,12 @@ def _from_ints(name: str, content: list[int], dtype: np.dtype[Any]) -> NDArray[A
         raise RequestError("bad_request", f"{name}: an int does not fit {dtype.itemsize * 8} bits") from None
 
 
-def _from_binary(name: str, content: bytes, little_endian: np.dtype[Any], most: int) -> NDArray[Any]:
+def _from_binary(name: str, content: bytes | bytearray, little_endian: np.dtype[Any], most: int) -> NDArray[Any]:
     step, size = little_endian.itemsize, len(content)
     if size % step:
         raise RequestError("bad_request", f"{name}: {size} bytes are no multiple of {step}")
     if size > most * step:
         raise RequestError("too_large", f"{name}: {size // step} entries, at most {most} are allowed")
-    array = np.frombuffer(bytearray(content), little_endian)  # a copy that may be written to
+    writable = content if isinstance(content, bytearray) else bytearray(content)
+    array = np.frombuffer(writable, little_endian)
     return array if array.dtype.isnative else array.astype(little_endian.newbyteorder("="))

@@ -30,7 +30,7 @@ RECORD_OVERHEAD = 128
 HEADER_OVERHEAD = 10
 
 
-class RequestHeaders(msgspec.Struct, frozen=True):
+class RequestHeaders(msgspec.Struct, frozen=True, gc=False):
     """What the service reads from a request's headers. A repeated header counts as its last value.
 
     ``correlation_name`` is the name under which the correlation id came. ``error`` says what is wrong with a header:
@@ -113,23 +113,30 @@ def is_topic(name: str) -> bool:
 
 def reply_headers(
     request: RequestHeaders, *, topic: str, partition: int, offset: int, catalog: str | None
-) -> list[tuple[str, bytes]]:
+) -> list[tuple[str, str | bytes | None]]:
     """Headers of a reply: the correlation id byte for byte under the name that came, and where the request stood."""
-    headers = [*_place(topic, partition), ("request-offset", b"%d" % offset)]
+    headers: list[tuple[str, str | bytes | None]] = []
     if request.correlation_id is not None:
-        headers.insert(0, (request.correlation_name, request.correlation_id))
+        headers.append((request.correlation_name, request.correlation_id))
+    headers += _place(topic, partition)
+    headers.append(("request-offset", b"%d" % offset))
     if request.traceparent is not None:
         headers.append((TRACEPARENT, request.traceparent))
         if request.tracestate is not None:
             headers.append((TRACESTATE, request.tracestate))
     if catalog is not None:
-        headers.append(("catalog", catalog.encode()))
+        headers.append(_catalog(catalog))
     return headers
 
 
 @lru_cache(maxsize=4_096)
 def _place(topic: str, partition: int) -> tuple[tuple[str, bytes], tuple[str, bytes]]:
     return ("request-topic", topic.encode()), ("request-partition", b"%d" % partition)
+
+
+@lru_cache(maxsize=64)
+def _catalog(version: str) -> tuple[str, bytes]:
+    return "catalog", version.encode()
 
 
 def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:

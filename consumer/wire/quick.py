@@ -18,7 +18,7 @@ from consumer.wire.settings import WireLimits
 from engine.errors import RequestError
 from engine.request import NO_ITEMS
 
-_MAPS = ("beam", "filter", "labels", "context")
+_MAPS = frozenset({"beam", "filter", "labels", "context"})
 _NIL = 0xC0
 _BRACE = ord("{")
 
@@ -56,9 +56,10 @@ class QuickReader:
             entries = entries_of(value)
             if entries is None:
                 return None
-            for name in _MAPS:
-                if name in entries and entries_of(bytes(entries[name])) is None:
-                    return None
+            if not _MAPS.isdisjoint(entries):
+                for name in _MAPS & entries.keys():
+                    if entries_of(bytes(entries[name])) is None:
+                        return None
             history, append, tokens = wire.history, wire.append, wire.tokens
             if (history is not None) + (append is not None) + (tokens is not None) > 1 or wire.explain:
                 return None
@@ -128,9 +129,9 @@ def _typed(base: type[WireRequest], limits: WireLimits) -> type[WireRequest]:
     return _with(
         base,
         v=(Literal[1] | None, None),
-        history=(bytes | _list(item, limits.max_history) | None, None),
-        append=(bytes | _list(item, limits.max_history) | None, None),
-        tokens=(bytes | _list(token, limits.max_tokens) | None, None),
+        history=(bytearray | _list(item, limits.max_history) | None, None),  # an array may lie in it as it is
+        append=(bytearray | _list(item, limits.max_history) | None, None),
+        tokens=(bytearray | _list(token, limits.max_tokens) | None, None),
         exclude=(_list(item, limits.max_exclude), NO_ITEMS),
         template=(name | None, None),
         catalog=(name | None, None),

@@ -133,22 +133,22 @@ def to_recall_request(wire: WireRequest, defaults: RecallDefaults, levels: int) 
     history = wire.history
     if history is None and wire.tokens is None:
         history = NO_ITEMS if wire.append is None else wire.append
-    return RecallRequest(
-        beam=policy,
-        top_k=top_k,
-        history=history,
-        tokens=wire.tokens,
-        template=wire.template or defaults.template,
-        context=wire.context,
-        score=wire.score or defaults.score,
-        max_items_per_sid=wire.max_items_per_sid,
-        exclude=wire.exclude,
-        exclude_history=wire.exclude_history,
-        filter=None if tags is None else TagFilter(tags.any or (), tags.all, tags.none),
-        catalog=wire.catalog,
-        session=wire.user_id,
-        return_sids=wire.return_sids,
-        return_fields=wire.return_fields,
+    return RecallRequest(  # by position, as names would take half as long again
+        policy,
+        top_k,
+        history,
+        wire.tokens,
+        wire.template or defaults.template,
+        wire.context,
+        wire.score or defaults.score,
+        wire.max_items_per_sid,
+        wire.exclude,
+        wire.exclude_history,
+        None if tags is None else TagFilter(tags.any or (), tags.all, tags.none),
+        wire.catalog,
+        wire.user_id,
+        wire.return_sids,
+        wire.return_fields,
     )
 
 

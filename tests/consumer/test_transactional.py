@@ -59,7 +59,7 @@ class FakeProducer:
         self._step("begin")
         self._sent, self._reports, self._offsets = [], [], {}
 
-    def send(self, sent: Sent, topic: str, **_: object) -> None:
+    def send(self, sent: Sent, topic: str, *_: object) -> None:
         self._sent.append(sent)
         self._reports.append(Delivery(sent, self.failures.get(topic)))
 
