@@ -10,15 +10,14 @@ at a given mean rate.
 """
 
 import argparse
-import gc
 import json
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -26,7 +25,7 @@ from benchmarks.card import CardWatch, describe, device_name
 from benchmarks.embedded_service import embedded_broker, serving
 from benchmarks.engine_run import load_engine, narrowed, random_catalog
 from benchmarks.replay_day import Day, Visit, busiest_day, first_visits
-from benchmarks.replay_users import Answer, Users, other_process, summary, warm_again
+from benchmarks.replay_users import Answer, OtherProcess, Users, other_process, summary, warm_again
 from benchmarks.results import ReportFile, Row, default_path
 from benchmarks.shapes import SHAPES, Shape, write_model
 from catalog_sync.embedded import EmbeddedRedis
@@ -37,15 +36,16 @@ from consumer.histories.redis_store import store_of
 from consumer.histories.settings import HistorySettings
 from consumer.serving.prior import prior_of_engine
 from consumer.serving.service import ServingLoop
+from consumer.serving.settings import BatchSettings
 from consumer.stream.settings import KafkaSettings
-from engine.recall_engine import RecallEngine
+from engine.recall_engine import RecallEngine, Running
+from engine.request import RecallRequest
 from engine.runtime import buckets
 from engine.settings import EngineSettings
 
 FAST, IN_TIME, RESTART = "as fast as it goes", "in time", "restart"
-SESSIONS, NONE, HOST, SMALL = "sessions", "no sessions", "small pool and host", "small pool"
-ARMS = {SESSIONS: (FAST, IN_TIME, RESTART), NONE: (FAST, IN_TIME), HOST: (FAST,), SMALL: (FAST,)}
-"""What is run with each. The first two have all of the device's memory for contexts."""
+SESSIONS, NONE = "sessions", "no sessions"
+RUNS = ((SESSIONS, FAST), (NONE, FAST), (SESSIONS, RESTART), (SESSIONS, IN_TIME), (NONE, IN_TIME))
 
 _PARTITIONS = 4
 _SESSION_MS = 2_000
@@ -56,7 +56,7 @@ _DEADLINE_S = 120.0
 @dataclass(frozen=True, slots=True)
 class Plan:
     """``items``: of the catalog; ``batch``: the largest; ``rate``: mean visits a second of the runs in time, which take
-    ``seconds``; ``pages``: of the small pool; ``host_bytes``: beside it.
+    ``seconds``; ``pages``: of the pool, none: what the device has; ``host_bytes``: for sessions beside it.
     """
 
     shape: Shape
@@ -67,39 +67,46 @@ class Plan:
     outstanding: int
     rate: float
     seconds: float
-    pages: int
+    pages: int | None
     host_bytes: int
 
-    def engine_of(self, arm: str) -> dict[str, Any]:
-        """Settings of the arm."""
-        settings: dict[str, dict[str, Any]] = {
-            SESSIONS: {},
-            NONE: {"sessions": 0.0},
-            HOST: {"context_pages": self.pages, "sessions_host_bytes": self.host_bytes},
-            SMALL: {"context_pages": self.pages},
-        }
-        return settings[arm]
+
+class WithoutSessions:
+    """The same engine for users whom it does not recognise."""
+
+    def __init__(self, engine: RecallEngine) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def estimate_tokens(self, request: RecallRequest) -> int:
+        return self._engine.estimate_tokens(replace(request, session=None))
+
+    def submit(self, requests: Sequence[RecallRequest]) -> Running:
+        return self._engine.submit([replace(request, session=None) for request in requests])
 
 
 class Service:
     """A serving loop that may be ended and begun anew, with an engine that has lost its sessions then."""
 
-    def __init__(self, engine: RecallEngine, kafka: KafkaSettings, redis_url: str) -> None:
-        self._engine, self._kafka = engine, kafka
+    def __init__(self, engine: RecallEngine, arm: str, kafka: KafkaSettings, redis_url: str) -> None:
+        self._engine, self._arm, self._kafka = engine, arm, kafka
         self._settings = HistorySettings.model_validate({"store": "write-behind", "url": redis_url})
         self._running = ExitStack()
         self.loop = self._begin()
 
     def _begin(self) -> ServingLoop:
-        spec = self._engine.spec
+        engine, spec = self._engine, self._engine.spec
+        engine.drop(lambda _user: True)
         store = store_of(self._settings, CatalogSettings(), Cap(spec.max_history_items, spec.history_drop))
         return self._running.enter_context(
             serving(
-                self._engine,
+                engine if self._arm == SESSIONS else cast(RecallEngine, WithoutSessions(engine)),
                 self._kafka,
                 deadline_s=_DEADLINE_S,
-                prior=prior_of_engine(self._engine),
-                catalogs=self._engine.catalogs,
+                prior=prior_of_engine(engine),
+                catalogs=engine.catalogs,
                 histories=self._settings,
                 store=store,
             )
@@ -107,7 +114,6 @@ class Service:
 
     def restart(self) -> None:
         self._running.close()
-        self._engine.drop(lambda _user: True)
         self.loop = self._begin()
 
     def __enter__(self) -> "Service":
@@ -117,49 +123,46 @@ class Service:
         self._running.close()
 
 
-def measure(plan: Plan, arm: str, model: Path, device: torch.device) -> Iterator[Row]:
-    """Rows of one arm, with an engine of its own. Raises RecallstreamError if the service fails."""
-    begun = time.perf_counter()
-    engine = _engine(plan, arm, model, device)
-    start_s = time.perf_counter() - begun
-    with (
-        EmbeddedRedis() as redis,
-        embedded_broker(
-            _PARTITIONS, session_timeout_ms=_SESSION_MS, heartbeat_interval_ms=300, group_protocol="classic"
-        ) as kafka,
-        Service(engine, kafka, redis.url) as service,
-    ):
-        undisturbed: list[Answer] = []
-        for what in ARMS[arm]:
-            before, users = engine.stats(), Users(kafka, plan.day, plan.beam, f"{what}-")
-            with CardWatch(device) as watch:
-                answers, more = _run(plan, what, service, users)
-            if what == FAST:
+def measure(plan: Plan, engine: RecallEngine, clients: OtherProcess) -> Iterator[Row]:
+    """A row a run. Raises RecallstreamError if the service fails."""
+    undisturbed: list[Answer] = []
+    for arm, what in RUNS:
+        with (
+            EmbeddedRedis() as redis,
+            embedded_broker(
+                _PARTITIONS, session_timeout_ms=_SESSION_MS, heartbeat_interval_ms=300, group_protocol="classic"
+            ) as kafka,
+            Service(engine, arm, kafka, redis.url) as service,
+            CardWatch(engine.device) as watch,
+        ):
+            before = engine.stats()
+            answers, more = _run(plan, what, service, clients, Users(kafka, plan.day, plan.beam))
+            if (arm, what) == (SESSIONS, FAST):
                 undisturbed = answers
             if what == RESTART:
                 more |= warm_again(answers, undisturbed, more["restart_at"])
-            yield {
-                "what": what,
-                "arm": arm,
-                **more,
-                **summary(answers),
-                **_memory(before, engine.stats()),
-                "history_bytes": service.loop.snapshot().histories.bytes,
-                "engine_start_s": round(start_s, 2),
-                "card": watch.summary(),
-            }
+            memory, histories = _memory(before, engine.stats()), service.loop.snapshot().histories.bytes
+        yield {
+            "what": what,
+            "arm": arm,
+            **more,
+            **summary(answers),
+            **memory,
+            "history_bytes": histories,
+            "card": watch.summary(),
+        }
 
 
-def _run(plan: Plan, what: str, service: Service, users: Users) -> tuple[list[Answer], Row]:
+def _run(plan: Plan, what: str, service: Service, clients: OtherProcess, users: Users) -> tuple[list[Answer], Row]:
     visits = plan.day.visits
-    with other_process() as (process, halfway):
-        if what == IN_TIME:
-            some = _middle(visits, round(plan.rate * plan.seconds))
-            return process.submit(users.in_time, some, plan.seconds).result(), {"rate": plan.rate}
-        coming = process.submit(users.in_turn, visits, plan.outstanding)
-        if what == RESTART and halfway.wait(_DEADLINE_S):
-            service.restart()
-        answers = coming.result()
+    if what == IN_TIME:
+        some = _middle(visits, round(plan.rate * plan.seconds))
+        return clients.process.submit(users.in_time, some, plan.seconds).result(), {"rate": plan.rate}
+    clients.halfway.clear()
+    coming = clients.process.submit(users.in_turn, visits, plan.outstanding)
+    if what == RESTART and clients.halfway.wait(_DEADLINE_S):
+        service.restart()
+    answers = coming.result()
     return answers, {"restart_at": round(answers[len(visits) // 2 - 1].at, 3)} if what == RESTART else {}
 
 
@@ -168,15 +171,17 @@ def _middle(visits: tuple[Visit, ...], count: int) -> tuple[Visit, ...]:
     return visits[begin : begin + count]
 
 
-def _engine(plan: Plan, arm: str, model: Path, device: torch.device) -> RecallEngine:
+def _engine(plan: Plan, model: Path, device: torch.device) -> RecallEngine:
     settings = EngineSettings(
         model=model,
         device="cuda" if device.type == "cuda" else "cpu",
+        context_pages=plan.pages,
+        sessions_host_bytes=plan.host_bytes,
         max_batch=plan.batch,
         max_batch_rows=plan.batch * plan.beam,
+        max_batch_tokens=BatchSettings().max_tokens,
         max_width=plan.beam,
         max_top_k=plan.beam,
-        **plan.engine_of(arm),
     )
     sizes = (plan.shape.codes,) * plan.shape.levels
     with narrowed(widths=[plan.beam], requests=[size for size in buckets.REQUESTS if size <= plan.batch]):
@@ -212,11 +217,10 @@ def main() -> None:
     parser.add_argument("--visits", type=int, help="only the first so many of the day")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--outstanding", type=int, default=48, help="requests in the air, as fast as it goes")
-    parser.add_argument("--rate", type=float, default=30.0, help="mean visits a second, in time")
-    parser.add_argument("--seconds", type=float, default=15.0, help="of the runs in time")
-    parser.add_argument("--pages", type=int, default=1_024, help="of the small pool")
-    parser.add_argument("--host-gb", type=float, default=32.0, help="of the host, for sessions beside the small pool")
-    parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
+    parser.add_argument("--rate", type=float, default=40.0, help="mean visits a second, in time")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of the runs in time")
+    parser.add_argument("--pages", type=int, help="of the pool; default: what the device has")
+    parser.add_argument("--host-gb", type=float, default=0.0, help="of the host, for copies of sessions")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -242,16 +246,12 @@ def main() -> None:
         "outstanding": plan.outstanding,
     }
     report = ReportFile(asked.out or default_path("replay", device_name(device)), head)
-    with tempfile.TemporaryDirectory(prefix="recallstream-bench-") as scratch:
-        model = write_model(shape, Path(scratch), device)
-        for arm in asked.arms:
-            for row in measure(plan, arm, model, device):
-                print(
-                    json.dumps({name: value for name, value in report.add(row).items() if name != "series"}), flush=True
-                )
-            gc.collect()
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
+    with tempfile.TemporaryDirectory(prefix="recallstream-bench-") as scratch, other_process() as clients:
+        begun = time.perf_counter()
+        engine = _engine(plan, write_model(shape, Path(scratch), device), device)
+        report.note(engine_start_s=round(time.perf_counter() - begun, 1))
+        for row in measure(plan, engine, clients):
+            print(json.dumps({name: value for name, value in report.add(row).items() if name != "series"}), flush=True)
 
 
 if __name__ == "__main__":

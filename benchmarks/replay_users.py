@@ -28,15 +28,24 @@ _LOOK_AHEAD = 512
 _halfway: Event | None = None
 
 
-@contextmanager
-def other_process() -> Iterator[tuple[ProcessPoolExecutor, Event]]:
-    """Where users live: they take no time from the service's interpreter. The event is set when half of those who come
-    in turn were answered.
+@dataclass(frozen=True, slots=True)
+class OtherProcess:
+    """Where users live: they take no time from the service's interpreter. ``halfway`` is set when half of those who
+    come in turn were answered.
     """
+
+    process: ProcessPoolExecutor
+    halfway: Event
+
+
+@contextmanager
+def other_process() -> Iterator[OtherProcess]:
+    """It gets ready beside what the caller does next."""
     context = multiprocessing.get_context("spawn")
     halfway = context.Event()
     with ProcessPoolExecutor(1, context, _tell, (halfway,)) as process:
-        yield process, halfway
+        process.submit(int)
+        yield OtherProcess(process, halfway)
 
 
 def _tell(halfway: Event) -> None:
@@ -57,7 +66,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """``prefix`` begins their ids. A visit sends what is new; where no history is held for the user, all of it.
+    """A visit sends what is new; where no history is held for the user, all of it.
 
     A user waits for his reply: his next visit is due when that is there at the earliest.
     """
@@ -65,7 +74,6 @@ class Users:
     kafka: KafkaSettings
     day: Day
     beam: int
-    prefix: str
 
     def in_turn(self, visits: Sequence[Visit], outstanding: int) -> list[Answer]:
         """In their order, as fast as they are answered, so many in the air."""
@@ -136,7 +144,7 @@ class _InTheAir:
         return self._answers
 
     async def _visit(self, visit: Visit, due: float) -> None:
-        user, day, whole = f"{self._users.prefix}{visit.user}", self._users.day, False
+        user, day, whole = f"u{visit.user}", self._users.day, False
         try:
             reply = await self._client.recall(user_id=user, append=day.new(visit), **self._asked)
         except RecallError as error:

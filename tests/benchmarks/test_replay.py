@@ -12,8 +12,6 @@ from benchmarks.replay_users import WINDOW, Answer, summary, warm_again
 from consumer.demo.movielens import MovieLens
 from tests.consumer.film_files import write_film_files
 
-ARMS = (replay.SESSIONS, replay.NONE)
-
 
 def data(*users: list[tuple[int, int]]) -> MovieLens:
     """Ratings of each user: second, item."""
@@ -79,16 +77,14 @@ def test_a_day_is_replayed_with_sessions_and_without_and_over_a_restart(
     out = tmp_path / "replay.json"
     flags = (
         "--model tiny --beam 8 --items 100 --every 5 --tokens 30 90 --batch 4 --outstanding 3 --rate 20 --seconds 0.5 "
-        "--pages 12 --host-gb 0.01"
+        "--pages 12"
     )
     monkeypatch.setattr(replay, "_SESSION_MS", 1_200)
-    monkeypatch.setattr(
-        "sys.argv", ["replay", *flags.split(), "--arms", *ARMS, "--movielens", str(films), "--out", str(out)]
-    )
+    monkeypatch.setattr("sys.argv", ["replay", *flags.split(), "--movielens", str(films), "--out", str(out)])
     replay.main()
     report = json.loads(out.read_text())
     rows = {(row["arm"], row["what"]): row for row in report["rows"]}
-    assert list(rows) == [(arm, what) for arm in ARMS for what in replay.ARMS[arm]]
+    assert tuple(rows) == replay.RUNS
     warm, cold = rows[replay.SESSIONS, replay.FAST], rows[replay.NONE, replay.FAST]
     assert (warm["visits"], warm["whole_histories"]) == (cold["visits"], cold["whole_histories"]) == (48, 4)
     assert warm["context_tokens"] == cold["context_tokens"]
