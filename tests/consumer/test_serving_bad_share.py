@@ -53,6 +53,15 @@ def test_with_little_traffic_the_window_is_as_long_as_the_least_records_take() -
     assert [bool(each) for each in found] == [False] * (LEAST - 1) + [True]
 
 
+def test_more_replays_than_are_judged_together_count_like_others() -> None:
+    rule = limit()
+    rule.read(3 * LEAST, 0.0)
+    assert not any(rule.bad(0.0, replay=True) for _ in range(LEAST + 15))
+    assert rule.bad(0.0, replay=True)
+    rule.read(3 * LEAST, SECONDS + 2)
+    assert not any(rule.bad(SECONDS + 2, replay=True) for _ in range(LEAST)), "those are forgotten"
+
+
 def test_a_limit_of_one_is_none() -> None:
     rule = limit(1.0)
     rule.read(LEAST, 0.0)
@@ -138,7 +147,7 @@ def test_replies_that_cannot_be_delivered_count_as_bad_records(made: Harness) ->
 
 
 def test_replays_that_fail_again_end_nothing(made: Harness) -> None:
-    member = made.member(bad_window_records=10)
+    member = made.member(bad_window_records=50)
     for _ in range(50):
         made.send(value=b"\xc1", headers={"dlq.attempt": b"2"})
     made.flush()
