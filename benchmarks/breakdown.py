@@ -11,7 +11,7 @@ FAMILIES = {
     "decode attention": r"attend_beams|^(merge|join)$",
     "selection": r"^(expand|sift|refine|rank|resolve)$",
     "norm, rotary, gate, quantise": r"^(normalise|rotate_and_write|gate|quantise_row)$",
-    "products": r"gemm|gemv|nvjet|cutlass|cublas|splitk",
+    "products": r"gemm|gemv|nvjet|cutlass|cublas|splitk|^multiply|^join_sums$",
     "copies": r"^mem(cpy|set)",
 }
 OTHER = "other"

@@ -12,6 +12,7 @@ from kernels.elementwise import qk_norm_rope_write as rope
 from kernels.elementwise import quantise as quantisation
 from kernels.elementwise import rms_norm as norm
 from kernels.elementwise import silu_mul as gate
+from kernels.linear import gated_product as gated
 from kernels.linear import log_sum_exp as normaliser
 from kernels.linear.scaled import Fp8Matrix, ScaledProduct
 from kernels.selection import expand_select as selection
@@ -28,7 +29,9 @@ __all__ = [
     "beam_decode_attention",
     "beam_decode_attention_fp8",
     "expand_select",
+    "gated_product",
     "log_sum_exp",
+    "logits_and_log_z",
     "paged_prefill_attention",
     "qk_norm_rope_write",
     "quantise",
@@ -67,7 +70,9 @@ def _by_device(twin: Callable[P, T]) -> Callable[P, T]:
 beam_decode_attention = _by_device(decode.beam_decode_attention)
 beam_decode_attention_fp8 = _by_device(decode.beam_decode_attention_fp8)
 expand_select = _by_device(selection.expand_select)
+gated_product = _by_device(gated.gated_product)
 log_sum_exp = _by_device(normaliser.log_sum_exp)
+logits_and_log_z = _by_device(normaliser.logits_and_log_z)
 paged_prefill_attention = _by_device(prefill.paged_prefill_attention)
 resolve_leaves = _by_device(resolve.resolve_leaves)
 qk_norm_rope_write = _by_device(rope.qk_norm_rope_write)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.model.decoder_config import DecoderConfig
-from engine.model.linear import Operand, quantised_for
+from engine.model.linear import DenseLinear, Operand, quantised_for
 from engine.model.residual import Residual
 from engine.model.weights import DecoderWeights, LayerWeights
 from engine.state.beam_kv import BeamKV
@@ -112,6 +112,13 @@ class Decoder:
 def _after_attention(layer: LayerWeights, attended: Operand, state: Residual) -> None:
     """Add the output projection, then the feed-forward block."""
     state.add(layer.o, attended)
-    gate_up = layer.gate_up(state.operand(layer.post_norm, layer.gate_up))
-    gated = backend.silu_mul_fp8 if layer.down.takes_fp8(len(attended)) else backend.silu_mul
-    state.add(layer.down, gated(gate_up))
+    state.add(layer.down, _gated(layer, state.operand(layer.post_norm, layer.gate_up)))
+
+
+def _gated(layer: LayerWeights, x: Operand) -> Operand:
+    """The gated activation, as the matrix after it takes it."""
+    if layer.down.takes_fp8(len(x)):
+        return backend.silu_mul_fp8(layer.gate_up(x))
+    if isinstance(x, Tensor) and isinstance(layer.gate_up, DenseLinear):
+        return backend.gated_product(x, layer.gate_up.weight)
+    return backend.silu_mul(layer.gate_up(x))

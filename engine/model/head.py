@@ -2,13 +2,10 @@
 
 from collections.abc import Sequence
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from engine.model.spec import LevelSpec
-
-_VOCAB_CHUNK = 8192  # rows of the vocabulary whose logits are in memory at a time
+from kernels import backend
 
 
 class LevelHead:
@@ -18,22 +15,11 @@ class LevelHead:
         self._head = head
         self._levels = [head[level.token_base : level.token_base + level.size] for level in levels]
 
-    def logits(self, hidden: Tensor, level: int) -> Tensor:
-        """Float32 ``[..., codes]`` for ``hidden`` ``[..., H]``."""
-        return _product(hidden, self._levels[level])
+    def logits(self, hidden: Tensor, level: int) -> tuple[Tensor, Tensor | None]:
+        """Float32 ``[..., codes]`` for ``hidden`` ``[..., H]``, and log-sum-exps ``[...]`` where they come along."""
+        logits, log_z = backend.logits_and_log_z(hidden.flatten(0, -2), self._levels[level])
+        return logits.view(*hidden.shape[:-1], -1), None if log_z is None else log_z.view(hidden.shape[:-1])
 
     def log_z(self, hidden: Tensor) -> Tensor:
         """Log-sum-exp over the whole vocabulary, float32 ``[...]``; its logits are never all in memory."""
-        total = torch.full(hidden.shape[:-1], -torch.inf, device=hidden.device)
-        for start in range(0, len(self._head), _VOCAB_CHUNK):
-            logits = _product(hidden, self._head[start : start + _VOCAB_CHUNK])
-            total = torch.logaddexp(total, logits.logsumexp(dim=-1))
-        return total
-
-
-def _product(hidden: Tensor, rows: Tensor) -> Tensor:
-    """``hidden @ rows.T`` accumulated and returned in float32."""
-    if hidden.is_cuda and hidden.dtype != torch.float32:
-        flat = torch.mm(hidden.flatten(0, -2), rows.t(), out_dtype=torch.float32)
-        return flat.view(*hidden.shape[:-1], -1)
-    return F.linear(hidden.float(), rows.float())
+        return backend.log_sum_exp(hidden.flatten(0, -2), self._head).view(hidden.shape[:-1])

@@ -63,15 +63,16 @@ def beam_search(
     width = (search.table.length > 0).to(torch.int32)
     widths = []
     for number, level in enumerate(levels):
+        logits, log_z = head.logits(hidden, number)
         chosen = backend.expand_select(
-            head.logits(hidden, number),
+            logits,
             scores,
             nodes,
             width,
             policy.widths[number],
             search.tries[number],
             search.excluded,
-            head.log_z(hidden) if search.vocab else None,
+            head.log_z(hidden) if search.vocab else log_z,
             policy.legal,
             policy.margin,
             policy.min_width,

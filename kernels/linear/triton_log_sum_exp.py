@@ -6,6 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.linear import log_sum_exp as twin
+from kernels.linear.hopper import fits_hopper
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 NEAR = tl.constexpr(32)
@@ -72,19 +73,31 @@ def joined(peaks: Tensor, totals: Tensor) -> Tensor:
     """Natural log-sum-exps ``[T]`` of parts ``[parts, T]``."""
     parts, rows = peaks.shape
     out = torch.empty(rows, dtype=torch.float32, device=peaks.device)
-    join_sums[(triton.cdiv(rows, 16),)](peaks, totals, out, rows, parts, ROWS=16, PARTS=64, num_warps=4)
+    block = min(triton.next_power_of_2(parts), 64)
+    join_sums[(triton.cdiv(rows, 32),)](peaks, totals, out, rows, parts, ROWS=32, PARTS=block, num_warps=8)
     return out
 
 
 def log_sum_exp(x: Tensor, weight: Tensor) -> Tensor:
     """As the torch twin; both contiguous. The parts do not depend on the other rows, nor do the bits of a result."""
-    if x.is_cuda and x.dtype == torch.bfloat16 and torch.cuda.get_device_capability(x.device) == (9, 0):
+    if fits_hopper(x, weight):
         from kernels.linear.gluon_log_sum_exp import log_sum_exp as for_hopper
 
         return for_hopper(x, weight)
     if x.is_cuda and x.dtype == torch.float32:  # cuBLAS is far ahead there
         return twin.log_sum_exp(x, weight)
     return portable_log_sum_exp(x, weight)
+
+
+def logits_and_log_z(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor | None]:
+    """As the torch twin; both contiguous."""
+    if fits_hopper(x, weight):
+        from kernels.linear.gluon_log_sum_exp import logits_and_log_z as for_hopper
+
+        return for_hopper(x, weight)
+    if x.dtype == torch.float32:
+        return twin.logits_and_log_z(x, weight)
+    return torch.mm(x, weight.t(), out_dtype=torch.float32), None
 
 
 def portable_log_sum_exp(x: Tensor, weight: Tensor) -> Tensor:
