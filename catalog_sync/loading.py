@@ -91,12 +91,11 @@ class VersionLoader:
         resident = [start.version] if start is not None else self._store.resident()
         chain = fetch_chain(self._redis, self._keys, manifest, self._trusted.check, resident)
         files = dict(start.files) if start is not None else {}
-        made = start.resident if start is not None else None
+        made = []
         for link in chain:
             if link.manifest.size > free_memory_of_host():
                 raise CatalogError("memory", f"{link.manifest.size} bytes to fetch, less is free on the host")
             files[link.version] = fetch_blob(self._redis, self._keys, link.manifest, self._stop)
-            made = self._store.make(decode_as(link, files[link.version]), made)
-        if made is not None:
-            self._store.place(made)
+            made.append(decode_as(link, files[link.version]))
+        self._store.place(self._store.make(made, start.resident if start is not None else None))
         return files

@@ -82,8 +82,6 @@ class Renewal:
         deltas, overlaid = self._store.deltas(manifest.version)
         if 2 * (len(chain) - 1) > deltas and 2 * sum(link.manifest.items for link in chain[1:]) > overlaid:
             return None
-        resident, files = None, {}
-        for link in chain:
-            files[link.version] = fetch_blob(self._redis, self._keys, link.manifest, self._stop)
-            resident = self._store.make(decode_as(link, files[link.version]), resident)
-        return Renewed(manifest.version, resident, files) if resident is not None else None
+        files = {link.version: fetch_blob(self._redis, self._keys, link.manifest, self._stop) for link in chain}
+        resident = self._store.make([decode_as(link, files[link.version]) for link in chain])
+        return Renewed(manifest.version, resident, files)

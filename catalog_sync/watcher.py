@@ -250,8 +250,7 @@ class Watcher:
         for chain in self._last_good.load() if self._last_good else ():
             version = chain[-1].version
             try:
-                for each in chain:
-                    self._store.stage(each)
+                self._store.stage(*chain)
                 self._store.activate(version)
             except CatalogError as error:
                 log.warning("the copy of %s is refused (%s): %s", version, error.reason, error.message)

@@ -1,6 +1,6 @@
 """Deltas: what a version changes of its parent, and what a chain of them changes of a base."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from engine.catalog.build import leaf_order
-from engine.catalog.catalog import Catalog, Ids
+from engine.catalog.catalog import Catalog, Ids, joined_ids
 from engine.catalog.lookup import IdIndex
 from engine.catalog.rows import IntArray, RowMap
 from engine.errors import CatalogError
@@ -27,12 +27,36 @@ class Delta:
     - ``upserts``: items that are new, or replace the one of the same id; none or more, in leaf order
     - ``withdrawn``: ids of items that are no longer recallable; they keep their SID. An id that the parent lacks
       changes nothing. No id is among the upserts too
+    - ``stands_for``: how many deltas in a row it is made of
     """
 
     version: str
     parent: str
     upserts: Catalog
     withdrawn: Ids
+    stands_for: int = 1
+
+    def followed_by(self, later: "Delta") -> "Delta":
+        """What both change, as one. Their items are of one kind."""
+        kept, _ = _left_by(later, self.upserts)
+        joined = kept.joined(later.upserts)
+        gone = _without(self.withdrawn, later.upserts.ids)
+        gone_too = _without(_without(later.withdrawn, self.upserts.ids), gone)
+        return Delta(
+            later.version,
+            self.parent,
+            joined.take(leaf_order(joined)) if joined.items else joined,
+            joined_ids(gone, gone_too),
+            self.stands_for + later.stands_for,
+        )
+
+
+def folded(deltas: Sequence[Delta]) -> Delta:
+    """What deltas, each of the one before, change as one; by halves, so that no item is moved often."""
+    if len(deltas) == 1:
+        return deltas[0]
+    middle = len(deltas) // 2
+    return folded(deltas[:middle]).followed_by(folded(deltas[middle:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,27 +89,14 @@ class Overlay:
         items are of another kind than those of the base.
         """
         check_same_kind(base, delta.upserts)
-        added, before = self._without(delta, IdIndex(self.added.ids) if self.added.items else None)
+        added, rows = _left_by(delta, self.added)
         new = delta.upserts
-        before = np.concatenate([before, _rank_in(base, new)])
+        before = np.concatenate([self.before[rows], _rank_in(base, new)])
         joined = added.joined(new)
         order = leaf_order(joined) if joined.items else np.empty(0, dtype=np.intp)
         removed = _merged(self.removed, ids.find_column(new.ids))
         withdrawn = _merged(self.withdrawn, ids.find_column(delta.withdrawn))
         return Overlay(joined.take(order), before[order], removed, withdrawn)
-
-    def _without(self, delta: Delta, ids: IdIndex | None) -> tuple[Catalog, IntArray]:
-        """The added items that ``delta`` leaves, as it leaves them."""
-        if ids is None:
-            return self.added, self.before
-        recallable = self.added.recallable.copy()
-        gone = ids.find_column(delta.withdrawn)
-        recallable[gone[gone >= 0]] = False
-        kept = np.ones(self.added.items, dtype=np.bool_)
-        again = ids.find_column(delta.upserts.ids)
-        kept[again[again >= 0]] = False
-        rows = np.flatnonzero(kept)
-        return replace(self.added, recallable=recallable).take(rows), self.before[rows]
 
     def merged_into(self, base: Catalog, version: str) -> Catalog:
         """The catalog that a build of all items of the version would make."""
@@ -107,6 +118,27 @@ def check_same_kind(base: Catalog, items: Catalog) -> None:
             raise CatalogError("incompatible", f"the catalog has no field {name!r}: that takes a new base")
         if base.fields[name].type != column.type:
             raise CatalogError("incompatible", f"field {name!r} is {base.fields[name].type}, not {column.type}")
+
+
+def _left_by(delta: Delta, items: Catalog) -> tuple[Catalog, NDArray[np.intp]]:
+    """The items that a delta leaves, as it leaves them, and which those are."""
+    if not items.items:
+        return items, np.empty(0, dtype=np.intp)
+    ids = IdIndex(items.ids)
+    recallable, kept = items.recallable.copy(), np.ones(items.items, dtype=np.bool_)
+    gone, again = ids.find_column(delta.withdrawn), ids.find_column(delta.upserts.ids)
+    recallable[gone[gone >= 0]] = False
+    kept[again[again >= 0]] = False
+    rows = np.flatnonzero(kept)
+    return replace(items, recallable=recallable).take(rows), rows
+
+
+def _without(ids: Ids, others: Ids) -> Ids:
+    """The ids that are not among ``others``."""
+    if not len(ids) or not len(others):
+        return ids
+    new = IdIndex(others).find_column(ids) < 0
+    return ids[new] if isinstance(ids, np.ndarray) else ids.filter(pa.array(new))
 
 
 def _merged(rows: IntArray, found: IntArray) -> IntArray:

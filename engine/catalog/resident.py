@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.catalog.catalog import Catalog
-from engine.catalog.delta import Delta, Overlay
+from engine.catalog.delta import Delta, Overlay, check_same_kind, folded
 from engine.catalog.filters import FilterKey, passing
 from engine.catalog.lookup import IdIndex
 from engine.catalog.placed import PlacedItems
@@ -63,15 +63,18 @@ class ResidentCatalog:
         self._set(catalog.version, device, filters, base, None, Overlay.nothing(catalog), None)
         self._place(trie_tensors(base.placed.sids()))
 
-    def changed_by(self, delta: Delta) -> "ResidentCatalog":
-        """The version that ``delta`` makes of this one.
+    def changed_by(self, *deltas: Delta) -> "ResidentCatalog":
+        """The version that deltas, each of the one before and the first one of this version, make of it.
 
         Raises CatalogError ``parent`` for a delta of another version, ``incompatible`` for one of other items.
         """
-        if delta.parent != self.version:
-            raise CatalogError("parent", f"version {delta.version} changes {delta.parent}, not {self.version}")
+        for delta, version in zip(deltas, (self.version, *(each.version for each in deltas)), strict=False):
+            if delta.parent != version:
+                raise CatalogError("parent", f"version {delta.version} changes {delta.parent}, not {version}")
+            check_same_kind(self._base.catalog, delta.upserts)
+        delta = folded(deltas)
         changed = object.__new__(ResidentCatalog)
-        changed.deltas = self.deltas + 1
+        changed.deltas = self.deltas + delta.stands_for
         overlay = self._overlay.followed_by(delta, self._base.catalog, self._base.ids)
         same_items = not delta.upserts.items
         added = _Source.of(overlay.added, self.device) if overlay.added.items else None

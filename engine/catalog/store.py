@@ -91,30 +91,38 @@ class CatalogStore:
         if need > free:
             raise CatalogError("memory", f"needs {need} bytes beside the resident versions, {free} are free")
 
-    def stage(self, version: Catalog | Delta) -> ResidentCatalog:
-        """Upload a version beside the active one; an older staged version is dropped.
+    def stage(self, *chain: Catalog | Delta) -> ResidentCatalog:
+        """Upload a version, or a delta after the versions that it changes, beside the active one; an older staged
+        version is dropped.
 
-        The parent of a delta must be resident. Raises CatalogError, ``parent`` if it is not.
+        The parent of a first delta must be resident. Raises CatalogError, ``parent`` if it is not.
         """
         with self._lock:
-            if version.version in self._named():
-                return self._slots[version.version].resident
-        return self.place(self.make(version))
+            if (name := chain[-1].version) in self._named():
+                return self._slots[name].resident
+        return self.place(self.make(chain))
 
-    def make(self, version: Catalog | Delta, parent: ResidentCatalog | None = None) -> ResidentCatalog:
-        """A version on the device that the store does not hold; what a delta changes is ``parent``, or is resident.
+    def make(self, chain: Sequence[Catalog | Delta], parent: ResidentCatalog | None = None) -> ResidentCatalog:
+        """The last version of a chain, on the device, which the store does not hold. The first is a whole catalog, or a
+        delta of ``parent``, or of a resident version. The trie is made once, however many deltas there are.
 
-        Raises CatalogError, ``parent`` if it is neither.
+        Raises CatalogError, ``parent`` if a delta is of none of these.
         """
-        if not isinstance(version, Delta):
-            return self._uploaded(version)
+        first, *rest = chain
+        deltas = [each for each in rest if isinstance(each, Delta)]
+        if len(deltas) < len(rest):
+            raise CatalogError("parent", "a catalog stands among the deltas of another")
+        if not isinstance(first, Delta):
+            made = self._uploaded(first)
+            return self._changed(deltas, made) if deltas else made
+        deltas.insert(0, first)
         if parent is not None:
-            return self._changed(version, parent)
+            return self._changed(deltas, parent)
         try:
-            with self.pin(version.parent) as resident:
-                return self._changed(version, resident)
+            with self.pin(first.parent) as resident:
+                return self._changed(deltas, resident)
         except RequestError as error:
-            message = f"version {version.version} changes {version.parent}: {error.message}"
+            message = f"version {first.version} changes {first.parent}: {error.message}"
             raise CatalogError("parent", message) from error
 
     def place(self, resident: ResidentCatalog) -> ResidentCatalog:
@@ -134,11 +142,13 @@ class CatalogStore:
         with _out_of_memory_refused(), self._lane():
             return ResidentCatalog(catalog, self.device)
 
-    def _changed(self, delta: Delta, parent: ResidentCatalog) -> ResidentCatalog:
-        self.check_model(delta.upserts.model, delta.upserts.sizes)
-        self._check_memory(changed_bytes(parent.items + delta.upserts.items, self.level_sizes))
+    def _changed(self, deltas: Sequence[Delta], parent: ResidentCatalog) -> ResidentCatalog:
+        for delta in deltas:
+            self.check_model(delta.upserts.model, delta.upserts.sizes)
+        brought = sum(delta.upserts.items for delta in deltas)
+        self._check_memory(changed_bytes(parent.items + brought, self.level_sizes))
         with _out_of_memory_refused(), self._lane():
-            return parent.changed_by(delta)
+            return parent.changed_by(*deltas)
 
     @contextmanager
     def _lane(self) -> Iterator[None]:

@@ -74,6 +74,20 @@ def test_a_base_and_its_deltas_are_on_the_device_what_they_are_on_the_host(chain
     assert torch.equal(expected.live_counts(), resident.live_counts().cpu())
 
 
+@settings(deadline=None)
+@given(chains(), tag_filters())
+def test_deltas_folded_into_one_change_what_they_change_one_after_the_other(chain: Chain, tags: TagFilter) -> None:
+    expected, items = follow(chain)
+    sizes, before, changes = chain
+    base = catalog_of(before, sizes, version="v0")
+    deltas = [delta_of(change, base, f"v{n}", f"v{n + 1}") for n, change in enumerate(changes)]
+    resident = ResidentCatalog(base, CPU)
+    resident = resident.changed_by(*deltas) if deltas else resident
+    assert (resident.version, resident.deltas) == (expected.version, expected.deltas)
+    assert blob.encode(resident.merged()) == blob.encode(expected.merged()) == blob.encode(catalog_of(items, chain[0]))
+    assert torch.equal(expected.live_counts(tags), resident.live_counts(tags))
+
+
 def test_a_withdrawn_item_keeps_its_sid_and_comes_back_when_added_again() -> None:
     items = [Item(1, (0,)), Item(2, (1,))]
     gone, back = Change((), (2,)), Change((Item(2, (3,)),), ())
