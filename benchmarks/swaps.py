@@ -41,7 +41,7 @@ from engine.recall_engine import RecallEngine
 VERSIONS = 6
 """They take turns: with two resident, every swap fetches and stages."""
 
-QUIET = 0.2
+QUIET = 0.08
 """Share of the time with swaps that the load runs without them, before and again after."""
 
 P99_BOUND = 1.2
