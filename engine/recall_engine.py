@@ -1,5 +1,6 @@
 """The engine's front: requests in, recalled items out."""
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 
@@ -35,8 +36,11 @@ from engine.state.beam_kv import BeamMemory
 from engine.state.context_kv import ContextKV
 from engine.state.page_pool import PagePool
 from engine.state.sessions import SessionTable
+from kernels.attention.choice import fits_triton
 
 __all__ = ["Answer", "RecallEngine", "Running"]
+
+log = logging.getLogger(__name__)
 
 
 class RecallEngine:
@@ -100,6 +104,11 @@ class RecallEngine:
             return
         torch.cuda.synchronize(self.device)  # lanes do not wait for the stream that loaded the model
         if not self.settings.graphs:
+            return
+        if not fits_triton(self.spec.decoder.head_dim):
+            log.warning(
+                "attention has no kernel for heads of %d: no graphs, and slow batches", self.spec.decoder.head_dim
+            )
             return
         hidden = torch.zeros(
             (self.settings.max_batch, self.spec.decoder.hidden_size), device=self.device, dtype=self.dtype
