@@ -61,7 +61,7 @@ class PromptParts:
         join_prompts[(programs, requests)](
             self.values, self.logs, query_begin, context_len, out, self.room, self.rule.pages, self.rule.tiles,
             HEADS=heads, KV_HEADS=kv_heads, DIM=dim, PAGE=page, ROWS=_ROWS,
-            PARTS=triton.next_power_of_2(self.splits), num_warps=8,
+            PARTS=triton.next_power_of_2(self.rule.tiles), num_warps=8,
         )  # fmt: skip
 
 
@@ -71,7 +71,10 @@ def join_prompts(
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, ROWS: tl.constexpr,
     PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Program ``(rows, request)``; a row is a new token and a query head. ``values``, ``logs``: see ``PromptParts``."""
+    """Program ``(rows, request)``; a row is a new token and a query head. ``values``, ``logs``: see ``PromptParts``.
+
+    ``PARTS`` is that of the rule, whatever the batch holds: it decides in which order sums are taken.
+    """
     r = tl.program_id(1)
     begin = tl.load(query_begin + r)
     tokens = tl.load(query_begin + r + 1) - begin
