@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from kernels.attention.splits import PROMPTS, PromptRule
 from tests.kernels.device import error, tolerance
 from tests.kernels.test_triton_attention import Pages, exact
 
@@ -57,22 +58,28 @@ def test_decode_attends_to_the_context_and_to_its_own_ancestors(
 
 
 @pytest.mark.parametrize(
-    ("lengths", "new", "heads", "group"),
+    ("lengths", "new", "heads", "group", "rule"),
     [
-        ([500, 1, 300], [500, 1, 20], 2, 2),
-        ([128, 330, 257], [128, 0, 1], 1, 3),
-        ([400, 128], [300, 64], 2, 1),
-        ([370], [200], 1, 7),
-        ([1500, 700, 1100, 700], [1500, 700, 64, 700], 8, 2),
+        ([500, 1, 300], [500, 1, 20], 2, 2, PROMPTS),
+        ([128, 330, 257], [128, 0, 1], 1, 3, PROMPTS),
+        ([400, 128], [300, 64], 2, 1, PROMPTS),
+        ([370], [200], 1, 7, PROMPTS),
+        ([1500, 700, 1100, 700], [1500, 700, 64, 700], 8, 2, PROMPTS),
+        ([5060], [61], 8, 2, PROMPTS),
+        ([2500, 300, 1400, 2600, 0], [61, 300, 1, 200, 0], 8, 2, PromptRule(pages=3, tiles=16)),
+        ([1290, 1281, 513], [64, 3, 100], 2, 2, PromptRule(pages=1, tiles=32)),  # rows that see nothing of a split
+        ([700, 900], [20, 130], 1, 7, PromptRule(pages=2, tiles=8)),
     ],
 )
-def test_prefill_is_causal_over_a_resident_prefix(lengths: list[int], new: list[int], heads: int, group: int) -> None:
+def test_prefill_is_causal_over_a_resident_prefix(
+    lengths: list[int], new: list[int], heads: int, group: int, rule: PromptRule
+) -> None:
     from kernels.attention.gluon_prefill import paged_prefill_attention
 
     pages = contexts(lengths, heads)
     begin = torch.tensor([0, *new]).cumsum(0).int()
     q = torch.randn(int(begin[-1]), heads * group, 128, generator=torch.Generator().manual_seed(1)).bfloat16()
-    actual = paged_prefill_attention(q.cuda(), pages.k, pages.v, pages.table, begin.cuda(), pages.length, 0.1)
+    actual = paged_prefill_attention(q.cuda(), pages.k, pages.v, pages.table, begin.cuda(), pages.length, 0.1, rule)
     rows = []
     for r, (length, tokens) in enumerate(zip(lengths, new, strict=True)):
         k, v = pages.contexts[r]
@@ -80,6 +87,23 @@ def test_prefill_is_causal_over_a_resident_prefix(lengths: list[int], new: list[
             seen = length - tokens + i + 1
             rows.append(exact(q[int(begin[r]) + i], k[:seen], v[:seen], 0.1))
     assert error(actual, torch.stack(rows)) < tolerance(torch.bfloat16)
+
+
+def test_the_splits_of_a_prefill_make_a_result_the_same_alone_and_in_a_batch() -> None:
+    from kernels.attention.gluon_prefill import paged_prefill_attention
+
+    lengths, new = [5060, 300, 2000, 3000], [61, 300, 1, 200]
+    pages = contexts(lengths, 2)
+    begin = torch.tensor([0, *new], device="cuda").cumsum(0).int()
+    q = torch.randn(sum(new), 4, 128, generator=torch.Generator().manual_seed(3)).bfloat16().cuda()
+    together = paged_prefill_attention(q, pages.k, pages.v, pages.table, begin, pages.length, 0.1)
+    for r, tokens in enumerate(new):
+        rows, one, held = slice(int(begin[r]), int(begin[r + 1])), slice(r, r + 1), -(-lengths[r] // 128)
+        alone = paged_prefill_attention(
+            q[rows].contiguous(), pages.k, pages.v, pages.table[one, :held].contiguous(),
+            torch.tensor([0, tokens], dtype=torch.int32, device="cuda"), pages.length[one], 0.1,
+        )  # fmt: skip
+        assert torch.equal(alone, together[rows])
 
 
 def test_the_measured_splits_make_a_result_the_same_alone_and_in_a_batch() -> None:
