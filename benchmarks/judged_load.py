@@ -227,9 +227,10 @@ class Service:
 
         return self.run(load)
 
-    def _answer(self, outcome: Outcome) -> None:
+    def _answer(self, outcomes: Sequence[Outcome]) -> None:
         now = time.monotonic()
-        self._judge.submit(self._look, self.phase, cast(Asked, outcome.item), outcome.answer, now)
+        for outcome in outcomes:
+            self._judge.submit(self._look, self.phase, cast(Asked, outcome.item), outcome.answer, now)
 
     def _look(self, phase: Phase, asked: Asked, answer: object, now: float) -> None:
         if self.oracle is not None:

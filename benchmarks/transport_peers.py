@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from consumer.service import garbage
 from consumer.service.metrics import Metrics
 from consumer.service.observer import MetricsObserver
+from consumer.serving.observer import Replied
 from consumer.serving.recaller import Answer
 from consumer.serving.service import ServingLoop
 from consumer.serving.settings import BatchSettings
@@ -103,9 +104,9 @@ class Counting(MetricsObserver):
         super().committed(ok)
         self.commits += ok
 
-    def reply_confirmed(self, seconds: float) -> None:
-        super().reply_confirmed(seconds)
-        self.confirmed += 1
+    def replied(self, replies: Sequence[Replied]) -> None:
+        super().replied(replies)
+        self.confirmed += len(replies)
 
 
 def serve(kafka: KafkaSettings, batch: BatchSettings, pipe: Connection) -> None:

@@ -26,12 +26,7 @@ class Replay:
         for letter, origin in letters:
             record = letter.record
             self._producer.send(
-                letter,
-                origin.topic,
-                key=record.key,
-                value=record.value,
-                headers=letter.replay_headers(),
-                partition=origin.partition,
+                letter, origin.topic, record.key, record.value, letter.replay_headers(), origin.partition
             )
             self.unconfirmed += 1
             self._collect(MOST_UNCONFIRMED - 1)

@@ -4,19 +4,17 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Literal, TypeVar
+from threading import Lock
+from typing import Literal
 
 from consumer.service.metrics import DEAD_LETTER_REASONS, ERROR_CODES, OTHER, Metrics
-from consumer.serving.observer import CloseReason, Reason, Rebalance, ReplyTimes, Stage
-from consumer.wire.reply import Status
+from consumer.serving.observer import CloseReason, Reason, Rebalance, Replied, Stage
+from consumer.wire.reply import status_of
 
 RECENT_S = 60.0
 RECENT_VALUES = 4096
 FLUSH_AT = 1024
 """Replies that are kept before they are counted."""
-
-T = TypeVar("T")
 
 
 class Recent:
@@ -26,8 +24,9 @@ class Recent:
         self._clock = clock
         self._values: deque[tuple[float, float]] = deque(maxlen=RECENT_VALUES)
 
-    def add(self, value: float) -> None:
-        self._values.append((self._clock(), value))
+    def add(self, *values: float) -> None:
+        now = self._clock()
+        self._values.extend([(now, value) for value in values])
 
     def values(self) -> list[float]:
         oldest = self._clock() - RECENT_S
@@ -48,24 +47,28 @@ class MetricsObserver:
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
-        # What every reply reports is kept and counted by the thousand, or when somebody looks.
-        self._ok: deque[ReplyTimes] = deque()
-        self._confirmed: deque[float] = deque()
-        self._in_time: deque[None] = deque()
+        # Replies are kept and counted by the thousand, or when somebody looks.
+        self._replies: list[Replied] = []
+        self._lock = Lock()
         metrics.before_collect.calls.append(self.flush)
         self.latency_s = Recent(clock)
         self.batch_requests = Recent(clock)
 
     def flush(self) -> None:
         """Count what was kept; from any thread."""
-        latency, ok, confirmed = self._metrics.latency, _taken(self._ok), _taken(self._confirmed)
+        with self._lock:
+            replies, self._replies = self._replies, []
+        for code in [each.code for each in replies if each.code is not None]:
+            self._metrics.replies.labels(status_of(code)).inc()
+            self._metrics.reply_errors.labels(code if code in ERROR_CODES else OTHER).inc()
+        latency, ok = self._metrics.latency, [each.times for each in replies if each.code is None]
         self._metrics.replies.labels("ok").inc(len(ok))
-        self._metrics.in_time.inc(len(_taken(self._in_time)))
+        self._metrics.in_time.inc(sum([each.in_time for each in replies]))
         latency.labels("queue").observe_many([times.queue for times in ok])
         latency.labels("prefill").observe_many([times.prefill for times in ok])
         latency.labels("decode").observe_many([times.decode for times in ok])
         latency.labels("total").observe_many([times.total for times in ok])
-        latency.labels("confirmed").observe_many(confirmed)
+        latency.labels("confirmed").observe_many([each.confirmed for each in replies])
 
     def received(self, records: int, size: int) -> None:
         self._metrics.records.inc(records)
@@ -101,30 +104,19 @@ class MetricsObserver:
         for step in steps:
             self._metrics.degraded.labels(step).inc()
 
-    def in_time(self) -> None:
-        self._in_time.append(None)
-
     def expired(self, stage: Stage) -> None:
         self._metrics.expired.labels(stage).inc()
 
-    def replied(self, status: Status, code: str | None, times: ReplyTimes) -> None:
-        if code is not None:
-            self._metrics.reply_errors.labels(code if code in ERROR_CODES else OTHER).inc()
-        if status != "ok":
-            self._metrics.replies.labels(status).inc()
-            return
-        self._ok.append(times)
-        self.latency_s.add(times.total)
-        if len(self._ok) >= FLUSH_AT:
+    def replied(self, replies: Sequence[Replied]) -> None:
+        with self._lock:
+            self._replies += replies
+            kept = len(self._replies)
+        self.latency_s.add(*[each.times.total for each in replies if each.code is None])
+        if kept >= FLUSH_AT:
             self.flush()
 
     def repeated(self) -> None:
         self._metrics.repeats.inc()
-
-    def reply_confirmed(self, seconds: float) -> None:
-        self._confirmed.append(seconds)
-        if len(self._confirmed) >= FLUSH_AT:
-            self.flush()
 
     def dead_letter(self, reason: str) -> None:
         self._metrics.dead_letters.labels(reason if reason in DEAD_LETTER_REASONS else OTHER).inc()
@@ -146,12 +138,3 @@ class MetricsObserver:
 
     def client_error(self, client: Literal["consumer", "producer"], code: str) -> None:
         self._metrics.client_errors.labels(client).inc()
-
-
-def _taken(kept: deque[T]) -> list[T]:
-    """All that is there now; others may go on to add, and to take."""
-    taken: list[T] = []
-    with suppress(IndexError):
-        for _ in range(len(kept)):
-            taken.append(kept.popleft())
-    return taken

@@ -5,7 +5,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from consumer.wire.reply import Status
+from engine.errors import ErrorCode
 
 CloseReason = Literal["idle", "requests", "tokens", "window", "deadline"]
 """Why a batch stopped waiting for more requests."""
@@ -24,6 +24,18 @@ class ReplyTimes(msgspec.Struct, frozen=True, gc=False):
     prefill: float = 0.0
     decode: float = 0.0
     total: float = 0.0
+
+
+class Replied(msgspec.Struct, frozen=True, gc=False):
+    """A reply that the broker has. ``code``: of an error, else it has items and may be ``in_time``.
+
+    ``confirmed``: seconds from its request's admission to the broker's word.
+    """
+
+    code: ErrorCode | None
+    times: ReplyTimes
+    confirmed: float
+    in_time: bool = False
 
 
 class ServingObserver(Protocol):
@@ -56,20 +68,14 @@ class ServingObserver(Protocol):
     def degraded(self, steps: Sequence[str]) -> None:
         """A reply with items says what was given up for it."""
 
-    def in_time(self) -> None:
-        """The broker acknowledged a reply with items before its deadline."""
-
     def expired(self, stage: Stage) -> None:
         """A request's deadline passed, noticed there."""
 
-    def replied(self, status: Status, code: str | None, times: ReplyTimes) -> None:
-        """The broker acknowledged a reply; ``code`` is the error's unless ``status`` is ok."""
+    def replied(self, replies: Sequence[Replied]) -> None:
+        """The broker acknowledged replies."""
 
     def repeated(self) -> None:
         """A request came again and is answered with the reply that was kept."""
-
-    def reply_confirmed(self, seconds: float) -> None:
-        """The broker acknowledged a reply so long after its request was admitted."""
 
     def dead_letter(self, reason: str) -> None:
         """A record was handed to the producer as a dead letter."""
@@ -105,11 +111,9 @@ class NullObserver:
     def coalesced(self, requests: int) -> None: ...
     def turned_away(self, reason: Reason) -> None: ...
     def degraded(self, steps: Sequence[str]) -> None: ...
-    def in_time(self) -> None: ...
     def expired(self, stage: Stage) -> None: ...
-    def replied(self, status: Status, code: str | None, times: ReplyTimes) -> None: ...
+    def replied(self, replies: Sequence[Replied]) -> None: ...
     def repeated(self) -> None: ...
-    def reply_confirmed(self, seconds: float) -> None: ...
     def dead_letter(self, reason: str) -> None: ...
     def late_result(self) -> None: ...
     def committed(self, ok: bool) -> None: ...

@@ -90,13 +90,14 @@ class AtLeastOnce:
 
     def _collect(self, timeout: float) -> None:
         deliveries = self._producer.poll(timeout)
-        now = self._clock()
+        delivered = [delivery.sent for delivery in deliveries if delivery.failure is None]
+        if delivered:
+            self._writer.delivered(delivered, self._clock())
+        self._unreported -= len(deliveries)
         for delivery in deliveries:
             sent = delivery.sent
             self._outstanding[sent.topic] -= 1
-            self._unreported -= 1
             if delivery.failure is None:
-                self._writer.delivered(sent, now)
                 self._settle(sent.item)
                 continue
             instead = self._writer.instead(sent, delivery.failure)

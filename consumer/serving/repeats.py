@@ -5,7 +5,7 @@ twice (the same bytes under the same correlation id).
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from threading import Lock
 
 import msgspec
@@ -31,7 +31,7 @@ def identity_of(record: SourceRecord, headers: RequestHeaders, *, placed: bool =
     return record.topic, headers.reply_topic, headers.reply_partition, named, record.key, digest
 
 
-class Answered(msgspec.Struct, frozen=True):
+class Answered(msgspec.Struct, frozen=True, gc=False):
     """A reply to ``user`` that the broker confirmed; ``catalog`` is the version in it, ``at`` seconds of the clock."""
 
     value: bytes
@@ -61,13 +61,17 @@ class RepeatCache:
         return len(self._kept)
 
     def put(self, identity: Identity, value: bytes, catalog: str, user: str | None = None) -> None:
-        answered = Answered(value, catalog, self._clock(), user)
+        self.put_all([(identity, Answered(value, catalog, self._clock(), user))])
+
+    def put_all(self, answers: Iterable[tuple[Identity, Answered]]) -> None:
+        kept = self._kept
         with self._lock:
-            if identity in self._kept:
-                self._drop(identity)
-            self._kept[identity] = answered
-            self.size += len(value)
-            while len(self._kept) > self._entries or self.size > self._bytes:
+            for identity, answered in answers:
+                if identity in kept:
+                    self._drop(identity)
+                kept[identity] = answered
+                self.size += len(answered.value)
+            while len(kept) > self._entries or self.size > self._bytes:
                 _, oldest = self._kept.popitem(last=False)
                 self.size -= len(oldest.value)
 

@@ -1,21 +1,21 @@
 """From what a record came to, to the reply and the dead letter that say so, and to what is sent if one fails."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct, structs
 
 from consumer.serving.bad_records import BadRecordLimit
 from consumer.serving.in_flight import BAD_RECORD, Answer, Done, InFlight, Job, Outcome, Repeat
-from consumer.serving.observer import ReplyTimes, ServingObserver
-from consumer.serving.repeats import RepeatCache
+from consumer.serving.observer import Replied, ReplyTimes, ServingObserver
+from consumer.serving.repeats import Answered, Identity, RepeatCache
 from consumer.serving.tracing import RequestTracer
 from consumer.stream.errors import StreamError
 from consumer.stream.producer import Failure, FailureKind, ReplyProducer
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.dead_letter import attempt_of, dead_letter
 from consumer.wire.headers import reply_headers
-from consumer.wire.reply import encode_error, encode_reply, status_of
+from consumer.wire.reply import encode_error, encode_reply
 from engine.errors import ErrorCode, RequestError
 from engine.request import RecallResult
 
@@ -115,19 +115,21 @@ class ReplyWriter:
         reason = _DEAD_REASON[failure.kind]
         return self._dead_letter(sent.item, reason, f"{sent.topic}: {failure.message}", "reply")
 
-    def delivered(self, sent: Sent, now: float) -> None:
-        """The broker has it, and nothing can take it back."""
-        if isinstance(sent, DeadLetterSent):
-            return
-        item, catalog, code = sent.item, sent.catalog, sent.code
-        self._observer.replied("ok" if code is None else status_of(code), code, sent.times)
-        self._observer.reply_confirmed(now - item.admitted)
-        if catalog is None:
-            return
-        if now < item.deadline:
-            self._observer.in_time()
-        if item.identity is not None:  # it holds items
-            self._repeats.put(item.identity, sent.value, catalog, item.addressee.user_id)
+    def delivered(self, sends: Iterable[Sent], now: float) -> None:
+        """The broker has them, and nothing can take them back."""
+        replies: list[Replied] = []
+        again: list[tuple[Identity, Answered]] = []
+        for sent in sends:
+            if isinstance(sent, DeadLetterSent):
+                continue
+            item, catalog = sent.item, sent.catalog
+            has_items = catalog is not None
+            replies.append(Replied(sent.code, sent.times, now - item.admitted, has_items and now < item.deadline))
+            if catalog is not None and item.identity is not None:
+                again.append((item.identity, Answered(sent.value, catalog, now, item.addressee.user_id)))
+        self._observer.replied(replies)
+        if again:
+            self._repeats.put_all(again)
 
     def finished(self, item: InFlight) -> None:
         """All that was due for the record is delivered."""
@@ -189,7 +191,7 @@ class ReplyWriter:
             group=self._settings.group_id,
             max_bytes=sent.max_bytes,
         )
-        producer.send(sent, sent.topic, letter.key, letter.value, [*letter.headers], None)
+        producer.send(sent, sent.topic, letter.key, letter.value, letter.headers, None)
 
     def _dead_letter(self, item: InFlight, reason: str, message: str, stage: str) -> DeadLetterSent:
         self._check_share(item, reason, message)

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from consumer.stream.errors import StreamError, is_fatal, name_of, reason_of
 from consumer.stream.settings import ClientOptions, KafkaSettings
+from consumer.wire.headers import Headers
 
 FailureKind = Literal["too_large", "refused", "topic_unknown", "topic_denied", "partition_unknown", "other"]
 
@@ -27,9 +28,6 @@ _KINDS: dict[int, FailureKind] = {
     KafkaError._UNKNOWN_PARTITION: "partition_unknown",
 }
 _FULL_QUEUE_S = 0.05
-
-ReplyHeaders = list[tuple[str, str | bytes | None]]
-"""As the client takes them, so that none are copied."""
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -82,7 +80,7 @@ class ReplyProducer(Generic[T]):
         topic: str,
         key: bytes | None,
         value: bytes | None,
-        headers: ReplyHeaders,
+        headers: Headers,
         partition: int | None,
     ) -> None:
         """Hand a record over; ``poll`` returns ``sent`` with what became of it. A full queue makes this wait."""
@@ -93,7 +91,7 @@ class ReplyProducer(Generic[T]):
                     value=value,
                     key=key,
                     partition=-1 if partition is None else partition,
-                    headers=headers,
+                    headers=list(headers),
                     on_delivery=partial(self._on_delivery, sent),
                 )
             except BufferError:

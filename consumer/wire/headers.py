@@ -113,9 +113,9 @@ def is_topic(name: str) -> bool:
 
 def reply_headers(
     request: RequestHeaders, *, topic: str, partition: int, offset: int, catalog: str | None
-) -> list[tuple[str, str | bytes | None]]:
+) -> list[tuple[str, bytes]]:
     """Headers of a reply: the correlation id byte for byte under the name that came, and where the request stood."""
-    headers: list[tuple[str, str | bytes | None]] = []
+    headers: list[tuple[str, bytes]] = []
     if request.correlation_id is not None:
         headers.append((request.correlation_name, request.correlation_id))
     headers += _place(topic, partition)

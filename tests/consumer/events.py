@@ -4,8 +4,8 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 
-from consumer.serving.observer import CloseReason, NullObserver, Reason, Rebalance, ReplyTimes, Stage
-from consumer.wire.reply import Status
+from consumer.serving.observer import CloseReason, NullObserver, Reason, Rebalance, Replied, Stage
+from consumer.wire.reply import status_of
 
 
 class Events(NullObserver):
@@ -50,23 +50,20 @@ class Events(NullObserver):
         for step in steps:
             self._add(f"degraded:{step}")
 
-    def in_time(self) -> None:
-        self._add("in_time")
-
     def batch_failed(self, requests: int) -> None:
         self._add("batch_failed")
 
     def expired(self, stage: Stage) -> None:
         self._add(f"expired:{stage}")
 
-    def replied(self, status: Status, code: str | None, times: ReplyTimes) -> None:
-        self._add(f"replied:{status}")
+    def replied(self, replies: Sequence[Replied]) -> None:
+        for each in replies:
+            self._add("replied:ok" if each.code is None else f"replied:{status_of(each.code)}")
+            self._add("in_time", each.in_time)
+            self._add("confirmed")
 
     def repeated(self) -> None:
         self._add("repeated")
-
-    def reply_confirmed(self, seconds: float) -> None:
-        self._add("confirmed")
 
     def dead_letter(self, reason: str) -> None:
         self._add(f"dead:{reason}")

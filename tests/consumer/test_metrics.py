@@ -4,6 +4,7 @@ import random
 import re
 from pathlib import Path
 from threading import Thread
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -14,8 +15,9 @@ from consumer.fleet.status import RESTARTS
 from consumer.service.histogram import BulkHistogram
 from consumer.service.metrics import Metrics
 from consumer.service.observer import RECENT_S, RECENT_VALUES, MetricsObserver, Recent
-from consumer.serving.observer import ReplyTimes, ServingObserver
+from consumer.serving.observer import Replied, ReplyTimes, ServingObserver
 from docs.generate import DOCS, PAGES
+from engine.errors import ErrorCode
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -49,14 +51,17 @@ def everything_happens(observer: ServingObserver, times: int) -> None:
         observer.coalesced(2)
         observer.turned_away(dice.choice(["late", "quota"]))
         observer.degraded(["beam", "history"])
-        observer.in_time()
         observer.batch_failed(2)
         observer.expired(dice.choice(["admission", "queue", "reply"]))
-        observer.replied("ok", None, ReplyTimes(0.001, 0.01, 0.02, dice.random()))
-        observer.replied("error", dice.choice(["internal", f"new code {n}"]), ReplyTimes())
-        observer.replied("expired", "expired", ReplyTimes(total=1.0))
+        new_code = cast("ErrorCode", f"new code {n}")
+        observer.replied(
+            [
+                Replied(None, ReplyTimes(0.001, 0.01, 0.02, dice.random()), 0.05, in_time=True),
+                Replied(dice.choice(["internal", new_code]), ReplyTimes(), 0.05),
+                Replied("expired", ReplyTimes(total=1.0), 0.05),
+            ]
+        )
         observer.repeated()
-        observer.reply_confirmed(0.05)
         observer.dead_letter(dice.choice(["bad_request", "reply_topic_denied", f"reason {n}"]))
         observer.late_result()
         observer.committed(n % 2 == 0)
@@ -78,7 +83,7 @@ def test_events_are_counted() -> None:
     assert metrics.count("coalesced_total") == 20
     assert metrics.count("offset_reset_skipped_total") == 100
     assert metrics.count("request_seconds_count", phase="total") == 10
-    assert metrics.count("request_seconds_count", phase="confirmed") == 10
+    assert metrics.count("request_seconds_count", phase="confirmed") == 30
 
 
 def test_the_number_of_series_does_not_grow_with_what_happens() -> None:
@@ -139,8 +144,7 @@ def test_no_reply_is_lost_or_counted_twice_while_others_read_the_metrics() -> No
 
     def reply() -> None:
         for _ in range(5_000):
-            observer.replied("ok", None, ReplyTimes(total=0.02))
-            observer.reply_confirmed(0.05)
+            observer.replied([Replied(None, ReplyTimes(total=0.02), 0.05)])
 
     threads = [Thread(target=reply) for _ in range(2)]
     for thread in threads:
