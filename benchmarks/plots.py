@@ -10,6 +10,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from benchmarks.plot_overload import overload_plots
+from benchmarks.plot_replay import replay_plots
 from benchmarks.results import RESULTS, Row, load
 from benchmarks.summary import Best, Line, ablated, best_rates, lines
 
@@ -57,6 +58,7 @@ def plots(results: Path) -> Iterator[tuple[str, Figure]]:
         if rows:
             yield f"{path.stem}-decode-attention.svg", _attention(rows)
     yield from overload_plots(results)
+    yield from replay_plots(results)
 
 
 def _cases(found: Sequence[Line]) -> Figure:

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from benchmarks import replay
+from benchmarks.plot_replay import replay_figure
 from benchmarks.replay_day import DAY_S, PAUSE_S, busiest_day
 from benchmarks.replay_users import WINDOW, Answer, summary, warm_again
 from consumer.demo.movielens import MovieLens
+from docs.performance_replay import replay_section
 from tests.consumer.film_files import write_film_files
 
 
@@ -90,6 +92,9 @@ def test_a_day_is_replayed_with_sessions_and_without_and_over_a_restart(
     assert warm["context_tokens"] == cold["context_tokens"]
     assert warm["hits"] == pytest.approx(44 / 48, abs=1e-4)
     assert (cold["hits"], cold["reused_tokens"]) == (0, 0)
+    page = "\n".join(replay_section("replay-cpu", report))
+    assert "| in time, 20/s | no sessions | 10 |" in page
+    assert len(replay_figure(report).axes[0].lines) == 3
     restarted = rows[replay.SESSIONS, replay.RESTART]
     assert restarted["whole_histories"] == 4, "histories come back from Redis"
     assert restarted["hits"] < warm["hits"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.card import commit
 from deploy.kafka.cluster import KafkaCluster
 from tests.consumer.serve_harness import ITEMS, MODEL
 from tests.kafka.fleet import PARTITIONS, REPLY_PARTITIONS, Group, group
@@ -123,6 +124,7 @@ def series(visits: Sequence[Visit], begin: float, end: float) -> list[tuple[int,
 def write(rows: Sequence[dict[str, Any]], seconds: list[tuple[int, int, int]]) -> None:
     found = {
         "machine": f"{platform.machine()}, Python {platform.python_version()}, one broker on the same busy machine",
+        "commit": commit(),
         "members": 3,
         "partitions": PARTITIONS,
         "users": USERS,
