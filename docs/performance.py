@@ -9,11 +9,11 @@ from benchmarks.summary import CHAINED_TARGET, FLOOR_TARGETS, P99_MS, TRACED, be
 from benchmarks.tables import number, share
 from docs.markdown import plain, table, where
 from docs.performance_catalog import filters_section, freshness_section, scale_section
-from docs.performance_kernels import kernels_section
+from docs.performance_kernels import kernels_section, prompt_splits_section
 from docs.performance_load import overload_section
 from docs.performance_offline import offline_section
 from docs.performance_quality import products_section, quality_section
-from docs.performance_sessions import sessions_section
+from docs.performance_returning import sessions_section
 from docs.performance_targets import OF_OFFLINE_TARGET, TAIL_TARGET, graph_share, targets_section
 
 NOTES = "notes.md"
@@ -213,6 +213,7 @@ _SECTIONS = {
     "sessions": sessions_section,
     "exactness": _exactness,
     "kernels": kernels_section,
+    "prompt_splits": prompt_splits_section,
     "fp8_products": products_section,
     "quality": quality_section,
     "recall": _recall,

@@ -52,3 +52,22 @@ def test_the_floor_of_a_continued_batch_grows_with_its_new_tokens() -> None:
 
 def of(rows: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
     return [row for row in rows if row["what"] == what]
+
+
+def test_the_splits_of_a_few_new_tokens_are_shown_rule_by_rule(tmp_path: Path) -> None:
+    timed = {
+        "what": "timed",
+        "context": 5060,
+        "new_tokens": 61,
+        "batch": 1,
+        "us": {"whole": 75.0, "5 pages, 8 tiles": 20.0},
+    }
+    report = {
+        "device": "some",
+        "taken": "5 pages, 8 tiles",
+        "rows": [{"what": "checked", "error": 0.002}, timed | {"cudnn_us": 70.0, "flash_us": 30.0, "read_us": 5.0}],
+    }
+    (tmp_path / "prompt_splits-some.json").write_text(json.dumps(report))
+    page = performance_page(tmp_path)
+    assert "| 5060 | 61 | 1 | 75 | 20 | 70 | 30 | 5 |" in page
+    assert "by at most 0.002" in page
