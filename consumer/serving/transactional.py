@@ -8,7 +8,7 @@ from consumer.serving.in_flight import InFlight, Job
 from consumer.serving.observer import ServingObserver
 from consumer.serving.publisher import IDLE_S
 from consumer.serving.turns import Run, Turns
-from consumer.serving.writer import ReplyWriter, Sent
+from consumer.serving.writer import ReplySent, ReplyWriter, Sent
 from consumer.stream.errors import StreamError
 from consumer.stream.outage import Outage
 from consumer.stream.producer import Failure
@@ -16,6 +16,7 @@ from consumer.stream.settings import KafkaSettings
 from consumer.stream.transactions import OF_TRANSACTION, TransactionalProducer, TransactionError
 
 _MISSING = Failure("topic_unknown", "UNKNOWN_TOPIC_OR_PART", "the brokers know no such topic", local=True)
+_NO_PARTITION = Failure("partition_unknown", "_UNKNOWN_PARTITION", "the topic has no such partition", local=True)
 _DELIVERY_S = 0.05
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
 
@@ -89,7 +90,7 @@ class Transactional:
         for answered in run.answers.values():
             if answered.sends is None:
                 answered.sends = self._writer.write(answered.job, answered.at)
-        self._replace_those_to_missing_topics(run)
+        self._replace_those_without_a_place(run)
         self._awaiting = 0
         self._failures = {}
         try:
@@ -104,11 +105,20 @@ class Transactional:
         else:
             self._committed(run)
 
-    def _replace_those_to_missing_topics(self, run: Run[Answered]) -> None:
-        """Before the transaction: in it everybody's answers would wait for a topic that one client has named."""
+    def _replace_those_without_a_place(self, run: Run[Answered]) -> None:
+        """Before the transaction: in it everybody's answers would wait for a topic, or be aborted for a partition, that
+        one client has named.
+        """
         topics = {sent.topic for answered in run.answers.values() for sent in answered.sends or ()}
-        if missing := self._producer.missing(topics):
-            self._replace(run, lambda sent: _MISSING if sent.topic in missing else None)
+        missing = self._producer.missing(topics)
+
+        def why(sent: Sent) -> Failure | None:
+            if sent.topic in missing:
+                return _MISSING
+            named = sent.item.headers.reply_partition if isinstance(sent, ReplySent) else None
+            return None if named is None or not self._producer.lacks(sent.topic, named) else _NO_PARTITION
+
+        self._replace(run, why)
 
     def _replace(self, run: Run[Answered], why: Callable[[Sent], Failure | None]) -> None:
         """``why`` a send cannot be written, None if it can."""

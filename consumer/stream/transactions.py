@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -29,6 +30,7 @@ _STEP_S: Final = 1.0
 """The client waits so long at most, then asks whether to go on."""
 _PAUSE_S: Final = 0.02
 _APPEARS_S: Final = 2.0
+_ASK_AGAIN_S: Final = 1.0
 
 T = TypeVar("T")
 
@@ -60,7 +62,8 @@ class TransactionalProducer(ReplyProducer[T]):
         self._clock = clock
         self._outage = Outage(settings.brokers_down_limit_s)
         self._begun = False
-        self._there: set[str] = set()
+        self._there: dict[str, int] = {}
+        self._asked: dict[str, float] = {}
         self._expected = {settings.reply_topic, settings.dead_letter_topic}
 
     @staticmethod
@@ -82,22 +85,38 @@ class TransactionalProducer(ReplyProducer[T]):
             if topic in self._there:
                 continue
             try:
-                absent = self._is_absent(topic)
+                partitions = self._look_up(topic, _APPEARS_S if topic in self._expected else 0.0)
             except KafkaException:  # no answer, nor to what is left: the transaction itself will tell
                 break
-            (missing if absent else self._there).add(topic)
-        self._expected = (self._expected | self._there) - missing
+            if partitions is None:
+                missing.add(topic)
+            else:
+                self._there[topic] = partitions
+        self._expected = (self._expected | self._there.keys()) - missing
         return missing
 
-    def _is_absent(self, topic: str) -> bool:
-        """Whether it is not there: at once, but where it is expected for some time, as a broker may just have begun."""
-        end = self._clock() + (_APPEARS_S if topic in self._expected else 0.0)
+    def lacks(self, topic: str, partition: int) -> bool:
+        """Whether a topic that is there has no such partition. It may grow: the brokers are asked again, once a second
+        at most.
+        """
+        known, now = self._there.get(topic), self._clock()
+        if known is None or partition < known:
+            return False
+        if now - self._asked.get(topic, -_ASK_AGAIN_S) >= _ASK_AGAIN_S:
+            self._asked[topic] = now
+            with suppress(KafkaException):
+                known = self._there[topic] = self._look_up(topic, 0.0) or known
+        return partition >= known
+
+    def _look_up(self, topic: str, appears_s: float) -> int | None:
+        """Its partitions; none if it is not there, also after ``appears_s``: a broker may just have begun."""
+        end = self._clock() + appears_s
         while True:
-            error = self._producer.list_topics(topic, timeout=_STEP_S).topics[topic].error
-            if error is None or error.code() not in TOPIC_MISSING:
-                return False
+            found = self._producer.list_topics(topic, timeout=_STEP_S).topics[topic]
+            if found.error is None or found.error.code() not in TOPIC_MISSING:
+                return len(found.partitions)
             if self._clock() >= end or self._give_up():
-                return True
+                return None
             self._serve(lambda: self._producer.poll(_PAUSE_S))
 
     def begin(self) -> None:

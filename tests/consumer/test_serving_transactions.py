@@ -125,6 +125,35 @@ def test_topics_that_are_missing_are_told_and_an_outage_is_waited_for_once(made:
     assert time.monotonic() - begun < 10, "not a second for each"
 
 
+def test_partitions_that_a_topic_has_not_are_told_and_a_topic_may_grow(
+    made: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    producer: TransactionalProducer[None] = TransactionalProducer(
+        exactly(made), lambda _: None, lambda: False, lambda: now
+    )
+    assert not producer.lacks(REPLIES, 77), "not known: the transaction will tell"
+    assert producer.missing({REPLIES}) == set()
+    assert [producer.lacks(REPLIES, number) for number in (0, 77)] == [False, True]
+    grown = {"topic": 100}
+    monkeypatch.setattr(producer, "_look_up", lambda *_: grown["topic"])
+    assert producer.lacks(REPLIES, 77), "asked a moment ago"
+    now = 1.0
+    assert not producer.lacks(REPLIES, 77)
+
+
+def test_a_reply_partition_that_does_not_exist_is_a_dead_letter_and_aborts_nothing(made: Harness) -> None:
+    member = made.member(kafka=exactly(made))
+    made.send("r1")
+    made.send("r2", headers={"reply-partition": b"77"})
+    made.send("r3", headers={"reply-partition": b"0"})
+    made.flush()
+    assert made.dead_letters.wait(1)[0].headers["dlq.error.class"] == b"reply_partition_unknown"
+    assert {received.reply.request_id for received in made.replies.wait(2)} == {"r1", "r3"}
+    eventually(lambda: committed(member) == 3)
+    assert member.events.count["commit_failed"] == 0
+
+
 def test_a_topic_that_is_expected_is_given_time_to_appear_and_one_that_a_request_names_is_not(made: Harness) -> None:
     now = 0.0
 

@@ -40,6 +40,8 @@ class FakeProducer:
     committed: list[tuple[list[Sent], dict[Partition, int]]] = field(default_factory=list)
     on_poll: Any = None
     absent: set[str] = field(default_factory=set)
+    partitions: int = 3
+    """Of every topic."""
     _sent: list[Sent] = field(default_factory=list)
     _reports: list[Delivery[Sent]] = field(default_factory=list)
     _offsets: dict[Partition, int] = field(default_factory=dict)
@@ -54,6 +56,9 @@ class FakeProducer:
 
     def missing(self, topics: Collection[str]) -> set[str]:
         return self.absent & set(topics)
+
+    def lacks(self, _topic: str, partition: int) -> bool:
+        return partition >= self.partitions
 
     def begin(self) -> None:
         self._step("begin")
@@ -128,12 +133,20 @@ class Made:
             lambda: self.now,
         )
 
-    def deliver(self, offset: int, partition: Partition = P, topic: str = "recall.replies") -> Outcome:
-        """A record, read; its answer, not given yet."""
+    def deliver(
+        self, offset: int, partition: Partition = P, topic: str = "recall.replies", to: int | None = None
+    ) -> Outcome:
+        """A record, read; its answer, not given yet, which goes ``to`` this partition of ``topic``."""
         ticket = Ticket(partition, offset, 1)
         record = SourceRecord(*partition, offset, 0, b"k", b"v", (), True)
         item = InFlight(
-            record, ticket, self.now, self.now + 60, RequestHeaders(), topic, WireError("expired", "", request_id="r")
+            record,
+            ticket,
+            self.now,
+            self.now + 60,
+            RequestHeaders(reply_partition=to),
+            topic,
+            WireError("expired", "", request_id="r"),
         )
         self.turns.deliver(ticket)
         return Outcome(item, RequestError("expired", "late"), "queue")
@@ -246,6 +259,15 @@ def test_a_reply_to_a_topic_that_the_brokers_do_not_know_never_enters_a_transact
     assert [type(each) for each in sends] == [ReplySent, DeadLetterSent, ReplySent]
     assert offsets == {P: 3}
     assert made.events.count["dead:reply_topic_unknown"] == 1
+
+
+def test_a_reply_to_a_partition_that_its_topic_has_not_never_enters_a_transaction(made: Made) -> None:
+    made.publish(made.deliver(0, to=2), made.deliver(1, to=3), made.deliver(2))
+    assert made.producer.calls == ["begin", "offsets", "commit"]
+    ((sends, offsets),) = made.producer.committed
+    assert [type(each) for each in sends] == [ReplySent, DeadLetterSent, ReplySent]
+    assert offsets == {P: 3}
+    assert made.events.count["dead:reply_partition_unknown"] == 1
 
 
 def test_a_topic_that_goes_in_a_transaction_that_fails_with_all_its_records_is_found_before_the_next(
