@@ -1,8 +1,9 @@
 """The publisher's side of deltas: the next version of a chain, and the full form that ends its growth."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Event
+from types import MappingProxyType
 
 import msgspec
 
@@ -17,6 +18,8 @@ from engine.catalog.lookup import IdIndex
 from engine.errors import CatalogError
 
 Sign = Callable[[Manifest], Manifest]
+
+NO_POSITIONS: Mapping[str, dict[int, int]] = MappingProxyType({})
 
 
 def unsigned(manifest: Manifest) -> Manifest:
@@ -35,7 +38,8 @@ class DeltaPublisher:
     """Publishes deltas over the current version of a model. Redis errors pass through; the rest is CatalogError."""
 
     def __init__(self, publisher: Publisher, sign: Sign = unsigned) -> None:
-        self._redis, self._keys, self._publisher, self._sign = publisher.client, publisher.keys, publisher, sign
+        self._redis, self._keys, self._sign = publisher.client, publisher.keys, sign
+        self.publisher = self._publisher = publisher
 
     def head(self, model: str) -> Head:
         """Raises CatalogError ``no_version``, and what ``fetch_manifest`` raises."""
@@ -45,9 +49,14 @@ class DeltaPublisher:
         return Head(pointer, fetch_manifest(self._redis, self._keys, pointer))
 
     def publish(
-        self, head: Head, upserts: Catalog | None, withdrawn: Sequence[Ids], label: str | None = None
+        self,
+        head: Head,
+        upserts: Catalog | None,
+        withdrawn: Sequence[Ids],
+        label: str | None = None,
+        positions: Mapping[str, dict[int, int]] = NO_POSITIONS,
     ) -> tuple[Manifest, Pointer]:
-        """Make the delta version of ``head`` current.
+        """Make the delta version of ``head`` current. ``positions``: those in topics that are others than the head's.
 
         Raises CatalogError: ``empty``, ``incompatible``, ``duplicate`` (of the items), ``chain`` (a full form is due
         first), ``conflict`` (``head`` is not current any more), ``verify``.
@@ -57,7 +66,8 @@ class DeltaPublisher:
                 "chain", f"{CHAIN_LIMIT} deltas without a full form: `recallstream catalog rebase` first"
             )
         delta, data = make_delta(head.manifest, upserts, withdrawn)
-        manifest = self._sign(Manifest.of_delta(delta, data, head.manifest, head.pointer.manifest, label))
+        own = Manifest.of_delta(delta, data, head.manifest, head.pointer.manifest, label)
+        manifest = self._sign(msgspec.structs.replace(own, positions={**head.manifest.positions, **positions}))
         return manifest, self._publisher.publish(manifest, data, before=head.pointer)
 
     def chain_length(self, manifest: Manifest) -> int:

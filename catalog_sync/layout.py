@@ -41,6 +41,9 @@ class Keys:
     def full(self, version: str) -> str:
         return f"{{{self.namespace}}}:full:{version}"
 
+    def positions(self, version: str) -> str:
+        return f"{{{self.namespace}}}:positions:{version}"
+
     def current(self, model: str) -> str:
         return f"{{{self.namespace}}}:current:{model}"
 
@@ -82,6 +85,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     ``ids`` and ``fields``: kind of item id, and type by name of the item columns. ``parent`` of a delta: the version
     that it changes, and the SHA-256 of its manifest; ``items`` are those that it brings, ``withdrawn`` the others.
     ``full_of``: these bytes are a delta version in full, which the key ``full`` of that version says.
+    ``positions``: of topics of item changes, by partition, the first record whose change it does not hold.
     ``signature``: Ed25519, in base64, of the manifest without it (``signing.py``).
     """
 
@@ -102,6 +106,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     parent_manifest: str | None = None
     withdrawn: int = 0
     full_of: str | None = None
+    positions: dict[str, dict[int, int]] = {}
     canaries: tuple[Canary, ...] = ()
     signature: str | None = None
 

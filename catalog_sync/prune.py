@@ -116,7 +116,7 @@ class Pruner:
             self._redis.set(key, raw, nx=True)
             pruned.kept[manifest.version] = f"pinned by group {group} meanwhile"
             return False
-        self._redis.delete(self._keys.full(manifest.version))
+        self._redis.delete(self._keys.full(manifest.version), self._keys.positions(manifest.version))
         for number in range(len(manifest.chunks)):
             self.sweep(manifest.version, self._keys.chunk(manifest.version, number))
         return True

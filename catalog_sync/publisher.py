@@ -25,6 +25,8 @@ from catalog_sync.layout import (
 )
 from engine.errors import CatalogError
 
+_FIRST_ONES = ("label", "positions", "signature")
+
 
 @dataclass(frozen=True, slots=True)
 class FleetStatus:
@@ -69,13 +71,13 @@ class Publisher:
     def upload(self, manifest: Manifest, blob: Bytes, progress: Callable[[int], None] = ignore) -> Manifest:
         """Write chunks, then the manifest, read all of it back; a version that is there already is only verified.
 
-        Returns the manifest that stands (the first publisher's label and signature stay). ``progress`` gets bytes done,
-        twice the blob's in all. Raises CatalogError ``verify``.
+        Returns the manifest that stands (the first publisher's label, positions and signature stay). ``progress`` gets
+        bytes done, twice the blob's in all. Raises CatalogError ``verify``.
         """
         self._write_chunks(manifest, blob, progress)
         self._redis.set(self._keys.manifest(manifest.version), msgspec.json.encode(manifest), nx=True)
         standing = self._manifest(manifest.version)[0]
-        names = [field.name for field in msgspec.structs.fields(manifest) if field.name not in ("label", "signature")]
+        names = [field.name for field in msgspec.structs.fields(manifest) if field.name not in _FIRST_ONES]
         if other := [name for name in names if getattr(standing, name) != getattr(manifest, name)]:
             what = f"version {manifest.version} was published before with other {', '.join(other)}"
             raise CatalogError("verify", f"{what}; a version never changes: prune it first, or publish it as it was")

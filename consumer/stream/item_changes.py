@@ -1,7 +1,8 @@
-"""The consumer of item changes: a group of its own, offsets committed when the changes are published."""
+"""The consumer of item changes: a group of its own, which begins where the catalog says that it stands."""
 
 import logging
 import time
+from collections.abc import Callable, Mapping
 from threading import Event
 from types import TracebackType
 from typing import Final, Self
@@ -14,18 +15,22 @@ from consumer.stream.settings import KafkaSettings
 from consumer.wire.dead_letter import SourceRecord
 
 _SLICE_S: Final = 0.1
+_COMMITTED_S: Final = 10.0
 
 log = logging.getLogger(__name__)
 
 
 class ItemChanges:
-    """Reads ``topic`` as the group of the settings, from its beginning the first time. One thread.
+    """Reads ``topic`` as the group of the settings. One thread.
 
-    Raises StreamError for what does not heal by itself.
+    ``begin`` says where to begin with some partitions, of which it is told where the group left them, at first 0; if it
+    says nothing of one, that is where. Raises StreamError for what does not heal by itself.
     """
 
-    def __init__(self, kafka: KafkaSettings, topic: str) -> None:
-        self._topic = topic
+    def __init__(
+        self, kafka: KafkaSettings, topic: str, begin: Callable[[Mapping[int, int]], Mapping[int, int]]
+    ) -> None:
+        self._topic, self._begin = topic, begin
         self._next: dict[int, int] = {}
         try:
             self._consumer = Consumer(
@@ -36,7 +41,7 @@ class ItemChanges:
                 },
                 logger=log,
             )
-            self._consumer.subscribe([topic], on_revoke=self._forget, on_lost=self._forget)
+            self._consumer.subscribe([topic], on_assign=self._start, on_revoke=self._forget, on_lost=self._forget)
         except KafkaException as error:
             raise StreamError(f"kafka: {reason_of(error)}") from error
 
@@ -68,6 +73,15 @@ class ItemChanges:
         except KafkaException as error:
             log.warning("%s: offsets are not committed, the changes will be read again: %s", self._topic, error)
 
+    def go_back(self, places: Mapping[int, int]) -> None:
+        """Read again from there on, by partition. Those that are others' by now are left to them."""
+        for partition, offset in places.items():
+            self._next.pop(partition, None)
+            try:
+                self._consumer.seek(TopicPartition(self._topic, partition, offset))
+            except KafkaException as error:
+                log.info("%s %d is not read again here: %s", self._topic, partition, error)
+
     def close(self) -> None:
         self._consumer.close()
 
@@ -78,6 +92,17 @@ class ItemChanges:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _start(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        try:
+            committed = consumer.committed(partitions, timeout=_COMMITTED_S)
+            begins = self._begin({each.partition: max(each.offset, 0) for each in committed})
+        except KafkaException as error:  # then the client asks until it gets an answer
+            log.info("%s: what is committed is not known yet: %s", self._topic, error)
+            begins = {}
+        for each in partitions:
+            each.offset = begins.get(each.partition, each.offset)
+        consumer.incremental_assign(partitions)
 
     def _forget(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         for each in partitions:

@@ -157,13 +157,13 @@ def fleet(server: EmbeddedRedis) -> Iterator[Fleet]:
     running.close()
 
 
-def record(value: Any, place: str = "topic 0 @ 0", key: bytes | None = None) -> ChangeRecord:
+def record(value: Any, offset: int = 0, key: bytes | None = None, partition: int = 0) -> ChangeRecord:
     raw = value if isinstance(value, bytes) or value is None else json.dumps(value).encode()
-    return ChangeRecord(place, key, raw)
+    return ChangeRecord(partition, offset, key, raw)
 
 
 def feed_of(fleet: Fleet) -> ChangeFeed:
-    return ChangeFeed(DeltaPublisher(fleet.publisher), MODEL)
+    return ChangeFeed(DeltaPublisher(fleet.publisher), MODEL, "topic")
 
 
 def current(fleet: Fleet) -> Pointer:
@@ -191,12 +191,12 @@ def test_records_that_make_no_sense_are_named_and_the_others_are_published(fleet
         b"{", b"[]", b"\xff", row("x"), row(5, sid=[1]), row(6, sid=[1, 99]), row(7, price="x"),
         row(8, color=1), {"item_id": 9}, {"sid": [1, 1]}, b'{"item_id": 1' + b"[" * 5000,
     ]  # fmt: skip
-    records = [record(value, f"bad {number}") for number, value in enumerate(bad)]
-    records += [record(None, "bad 11"), record(None, "bad 12", b"one"), record(None, "bad 13", str(2**70).encode())]
-    records += [record(None, "bad 14", b"1_0")]
-    records[3:3] = [record(row(10)), record(row(11, price=2))]
+    records = [record(value, number) for number, value in enumerate(bad)]
+    records += [record(None, 11), record(None, 12, b"one"), record(None, 13, str(2**70).encode())]
+    records += [record(None, 14, b"1_0")]
+    records += [record(row(10), 15), record(row(11, price=2), 16)]
     result = feed_of(fleet).publish(records)
-    assert sorted(line.partition(":")[0] for line in result.refused) == sorted(f"bad {n}" for n in range(15))
+    assert sorted(line.partition(":")[0] for line in result.refused) == sorted(f"topic 0 @ {n}" for n in range(15))
     assert (result.upserts, result.withdrawn) == (2, 0)
     before = current(fleet)
     assert feed_of(fleet).publish([record(b"{")]).version is None
@@ -217,10 +217,10 @@ def test_a_version_published_meanwhile_becomes_the_parent(fleet: Fleet, monkeypa
     publish = DeltaPublisher.publish
     others = [record(row(20))]
 
-    def overtaken(self: DeltaPublisher, *arguments: Any) -> Any:
+    def overtaken(self: DeltaPublisher, *arguments: Any, **named: Any) -> Any:
         if others:
             feed_of(fleet).publish([others.pop()])
-        return publish(self, *arguments)
+        return publish(self, *arguments, **named)
 
     monkeypatch.setattr(DeltaPublisher, "publish", overtaken)
     assert feed_of(fleet).publish([record(row(3))]).chain == 2

@@ -14,10 +14,11 @@ from consumer.stream.settings import KafkaSettings
 from engine.errors import CatalogError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from threading import Event
 
     from catalog_sync.change_feed import ChangeFeed, ChangeRecord, FeedResult
+    from consumer.stream.item_changes import ItemChanges
     from consumer.wire.dead_letter import SourceRecord
 
 _PASSING = ("conflict", "verify")
@@ -28,7 +29,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
 class Follow(OnRedis):
     """Publish the item changes of a Kafka topic as deltas of the current version; runs until it is stopped.
 
-    Offsets are committed after the publish: killed at any point, it reads some changes again, which changes nothing.
+    It begins where the current version says that it stands in the topic. Where the pointer goes back behind a version
+    that was found bad, it reads again what came since, and leaves out what made that version.
     """
 
     topic: str = Field("recall.items", min_length=1, description="topic of item changes")
@@ -58,25 +60,48 @@ class Follow(OnRedis):
             with (
                 self.publisher(settings) as publisher,
                 RebaseHelper(self.merged(settings), self.key, say) as helper,
-                ItemChanges(kafka.model_copy(update=given), self.topic) as changes,
             ):
                 deltas = DeltaPublisher(publisher, signer(self.key))
-                feed = ChangeFeed(deltas, self.model or only_model(publisher))
-                say(f"following {self.topic}")
-                while not stop.is_set():
-                    records = changes.read(self.seconds, self.limit, stop)
-                    if records:
-                        result = published(feed, [_change(record) for record in records], stop)
-                        if result is None:
+                feed = ChangeFeed(deltas, self.model or only_model(publisher), self.topic)
+
+                def begin(committed: "Mapping[int, int]") -> "Mapping[int, int]":
+                    return known(lambda: feed.begin(committed))
+
+                with ItemChanges(kafka.model_copy(update=given), self.topic, begin) as changes:
+                    say(f"following {self.topic}")
+                    while not stop.is_set():
+                        records = changes.read(self.seconds, self.limit, stop)
+                        if not records:
+                            go_back(changes, known(feed.back))
+                        elif (result := published(feed, list(map(_change, records)), stop)) is None:
                             break
-                        changes.commit()
-                        _tell(result, len(records))
-                        if result.version is not None and 0 < self.rebase_after <= result.chain:
-                            helper.start(result.version)
-                    helper.look()
+                        elif result.back:
+                            go_back(changes, result.back)
+                        else:
+                            changes.commit()
+                            _tell(result, len(records))
+                            if result.version is not None and 0 < self.rebase_after <= result.chain:
+                                helper.start(result.version)
+                        helper.look()
         finally:
             for each, handler in before.items():
                 signal.signal(each, handler)
+
+
+def known(ask: "Callable[[], Mapping[int, int]]") -> "Mapping[int, int]":
+    """Places in the topic that the catalog tells; none while it does not answer, for a publish asks again."""
+    import redis
+
+    try:
+        return ask()
+    except (redis.RedisError, CatalogError):
+        return {}
+
+
+def go_back(changes: "ItemChanges", places: "Mapping[int, int]") -> None:
+    if places:
+        say("the pointer went back: reading again from " + ", ".join(f"{p} @ {o}" for p, o in sorted(places.items())))
+        changes.go_back(places)
 
 
 def published(feed: "ChangeFeed", changes: "Sequence[ChangeRecord]", stop: "Event") -> "FeedResult | None":
@@ -106,12 +131,14 @@ def published(feed: "ChangeFeed", changes: "Sequence[ChangeRecord]", stop: "Even
 def _change(record: "SourceRecord") -> "ChangeRecord":
     from catalog_sync.change_feed import ChangeRecord
 
-    return ChangeRecord(f"{record.topic} {record.partition} @ {record.offset}", record.key, record.value)
+    return ChangeRecord(record.partition, record.offset, record.key, record.value)
 
 
 def _tell(result: "FeedResult", records: int) -> None:
     for line in result.refused:
         say(f"refused: {line}")
+    if result.left_out:
+        say(f"left out: {result.left_out:,} records that made a version found bad")
     if result.version is not None:
         say(f"version {result.version}: {result.upserts:,} items added or replaced, {result.withdrawn:,} withdrawn, "
             f"from {records:,} records")  # fmt: skip
