@@ -40,9 +40,9 @@ def replay_section(stem: str, report: Mapping[str, Any]) -> Iterator[str]:
         silence, warm, fast_s = again["silence_s"], _seconds(again["warm_s"]), _seconds(again["fast_s"])
         yield f"**After a restart** halfway, by a process that has lost its sessions: {silence:.1f} s without an answer"
         yield "(it leaves the group and joins it, a second of that is the broker's hold on a rebalance; the start of"
-        yield f"the engine, {report['engine_start_s']:.0f} s, is not part of it), then {warm} until as much is reused and"
-        yield f"{fast_s} until answers come as fast as for the same visits of the run without it (within 5 %, over 100"
-        yield "visits).\n"
+        yield f"the engine, {report['engine_start_s']:.0f} s, is not part of it), then {warm} until as much is reused"
+        yield f"and {fast_s} until answers come as fast as for the same visits of the run without it (within 5 %, over"
+        yield "100 visits).\n"
     yield f"![a replayed day](plots/{stem}.svg)\n"
 
 
