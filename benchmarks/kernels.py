@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.card import CardWatch, describe
@@ -25,6 +26,8 @@ from benchmarks.select_chain import SelectChain
 from kernels.elementwise.triton_qk_norm_rope_write import qk_norm_rope_write
 from kernels.elementwise.triton_rms_norm import rms_norm
 from kernels.elementwise.triton_silu_mul import silu_mul
+from kernels.linear.triton_gated_product import gated_product
+from kernels.linear.triton_log_sum_exp import log_sum_exp
 
 
 def main() -> None:
@@ -37,7 +40,14 @@ def main() -> None:
     bandwidth = copy_rate()
     report = ReportFile(options.out, {"kind": "kernels", **describe(device), "copy_bytes_per_us": bandwidth})
     with CardWatch(device) as watch:
-        for part in (decode_rows, lambda: select_rows(bandwidth), prefill_rows, lambda: elementwise_rows(bandwidth)):
+        parts = (
+            decode_rows,
+            partial(select_rows, bandwidth),
+            prefill_rows,
+            partial(elementwise_rows, bandwidth),
+            product_rows,
+        )
+        for part in parts:
             rows = part()
             while not limit.passed and (row := next(rows, None)) is not None:
                 print(json.dumps(report.add(finished(row))), flush=True)
@@ -59,7 +69,7 @@ def copy_rate() -> float:
 
 
 def select_rows(bandwidth: float) -> Iterator[Row]:
-    """All three steps of a search; the floor is one read of the logits of the rows that are beams."""
+    """All three steps of a search; the floor, where sums come from the logits, is one read of those of the beams."""
     tries: dict[str, Callable[[], DeviceTrie]] = {
         "10k": lambda: uniform_trie(10_000),
         "100k": lambda: uniform_trie(100_000),
@@ -78,6 +88,7 @@ def select_rows(bandwidth: float) -> Iterator[Row]:
             row |= {
                 "us": chain.time(),
                 "second_step_us": chain.time_step(1),
+                "sums_from_logits_us": chain.time(given=False),
                 "without_early_end_us": chain.time(early_end=False),
                 "floor_us": chain.logit_bytes() / bandwidth,
                 "short_list": chain.short_list(),
@@ -97,6 +108,31 @@ def elementwise_rows(bandwidth: float) -> Iterator[Row]:
         for kernel, calls, values in (norm_calls(tokens), gate_calls(tokens), rope_calls(tokens)):
             us, floor = call_us(calls), 2 * values / bandwidth
             yield {"kernel": kernel, "case": f"{tokens} tokens", "us": us, "floor_us": floor, "over_floor": us / floor}
+
+
+def product_rows() -> Iterator[Row]:
+    """Products that finish what they compute, beside the library's product alone (``product_us``) and, of gates, beside
+    that and the kernel that gates what it wrote (``apart_us``). What they compute is compared in ``tests/kernels``.
+    """
+    for rows in (256, 1800, 7200):
+        x, weight = random(rows, 1024), random(151_936, 1024)
+        us, product = (call_us([partial(multiply, x, weight)]) for multiply in (log_sum_exp, F.linear))
+        yield {
+            "kernel": "log_sum_exp",
+            "case": f"{rows} rows, Qwen3-0.6B's vocabulary",
+            "us": us,
+            "product_us": product,
+        }
+    for model, hidden, inner in (("0.6B", 1024, 3072), ("1.7B", 2048, 6144), ("4B", 2560, 9728)):
+        weights = [random(2 * inner, hidden) for _ in range(4)]  # no cache holds them all
+        for rows in (256, 1024, 2048, 8192):
+            x = random(rows, hidden)
+            us, product, apart = (
+                call_us([partial(multiply, x, weight) for weight in weights])
+                for multiply in (gated_product, F.linear, lambda x, w: silu_mul(F.linear(x, w)))
+            )
+            row: Row = {"kernel": "gated_product", "case": f"{rows} rows, Qwen3-{model}"}
+            yield row | {"us": us, "product_us": product, "apart_us": apart}
 
 
 def random(*shape: int) -> Tensor:

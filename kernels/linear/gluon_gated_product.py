@@ -18,6 +18,7 @@ from kernels.linear.gluon_product import (
     bring_tiles,
     make_barriers,
     make_rings,
+    make_staging,
     multiply_tile,
     paired_descriptor,
     place_of,
@@ -48,8 +49,7 @@ def _consume(x_ring, weight_ring, staging, full, empty, out, T, N, K, row_blocks
 def multiply_and_gate(x, weight, out, T, N, K, row_blocks, output_blocks):
     """As many programs as the device runs at once. ``out``: ``[T, N]``."""
     x_ring, weight_ring = make_rings(x, weight)
-    shared: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, HALF], gl.bfloat16)
-    staging = gl.allocate_shared_memory(gl.bfloat16, [GROUPS, ROWS, HALF], shared)
+    staging = make_staging(HALF)
     full = make_barriers(1)
     empty = make_barriers(GROUPS)
     fence_async_shared()

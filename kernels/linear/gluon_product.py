@@ -62,6 +62,13 @@ def make_rings(x, weight):
 
 
 @gluon.jit
+def make_staging(COLUMNS: gl.constexpr):
+    """Memory by way of which each warp group writes its rows in whole."""
+    layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, COLUMNS], gl.bfloat16)
+    return gl.allocate_shared_memory(gl.bfloat16, [GROUPS, ROWS, COLUMNS], layout)
+
+
+@gluon.jit
 def place_of(tile, row_blocks, output_blocks):
     """Row and output block of a tile: down the rows first, ``NEAR`` blocks of them."""
     group = tile // (NEAR * output_blocks)
