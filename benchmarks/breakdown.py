@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 FAMILIES = {
-    "prefill attention": r"attend_causal",
+    "prefill attention": r"attend_causal|join_prompts",
     "decode attention": r"attend_beams|^(merge|join)$",
     "selection": r"^(expand|sift|refine|rank|resolve)$",
     "norm, rotary, gate, quantise": r"^(normalise|rotate_and_write|gate|quantise_row)$",

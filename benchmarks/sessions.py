@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.breakdown import breakdown, profile
 from benchmarks.card import CardWatch, describe, device_name
 from benchmarks.cases import Case
 from benchmarks.engine_run import engine_settings, graphs_of, load_engine, random_catalog, results
@@ -32,7 +33,8 @@ from engine.recall_engine import RecallEngine
 from engine.request import BeamPolicy, RecallRequest, RecallResult
 from engine.settings import PAGE_TOKENS, EngineSettings
 
-SESSION, NEW_EVENTS, HOST, FLOOR = "session", "new events", "session from the host", "floor"
+SESSION, NEW_EVENTS, HOST = "session", "new events", "session from the host"
+FLOOR, PROFILE = "floor", "session, profile"
 WARM_ROUNDS = 2
 _FEW_TOKENS = 1024
 TARGET = 1.25
@@ -77,6 +79,8 @@ def main() -> None:
             add(floor_row(floors, case, find(report.rows, what=SESSION, case=case.name)))
         others = [case for case in cases if case.batch in asked.other_batches]
         for case in others:
+            if device.type == "cuda":
+                add(profile_row(engine, case, users))
             for events in asked.other_events:
                 add(new_events_row(engine, case, replace(users, new=events), asked.other_rounds))
         del engine
@@ -114,6 +118,13 @@ def session_row(engine: RecallEngine, case: Case, users: Users, rounds: int) -> 
     with CardWatch(engine.device) as watch:
         done = _rounds(engine, case, users, rounds)
     return {"what": SESSION, **_compared(case, users, done), "card": watch.summary()}
+
+
+def profile_row(engine: RecallEngine, case: Case, users: Users) -> Row:
+    """Where the time of one continued batch goes, on a CUDA device; see ``breakdown``."""
+    before, after = _visits(case, users, np.random.default_rng(case.batch))
+    results(engine.recall(before))
+    return {"what": PROFILE, **case.fields(), "parts": breakdown(profile(lambda: results(engine.recall(after))))}
 
 
 def new_events_row(engine: RecallEngine, case: Case, users: Users, rounds: int) -> Row:
@@ -207,10 +218,7 @@ def _round(
     cold: bool,
     evict: Callable[[], None] | None,
 ) -> Round:
-    histories = users.histories(case.batch, random)
-    names = [str(number) for number in random.integers(1 << 62, size=case.batch)]  # whom no copy remembers
-    after = [_request(case, each, name) for each, name in zip(histories, names, strict=True)]
-    before = [_request(case, each[: users.before], name) for each, name in zip(histories, names, strict=True)]
+    before, after = _visits(case, users, random)
     alone = [replace(request, session=None) for request in after] if cold else []
     cold_ms, cold_answers = _timed(engine, alone)
     results(engine.recall(before))
@@ -218,6 +226,15 @@ def _round(
         evict()
     warm_ms, warm_answers = _timed(engine, after)
     return Round(cold_ms, warm_ms, cold_answers, warm_answers)
+
+
+def _visits(case: Case, users: Users, random: np.random.Generator) -> tuple[list[RecallRequest], list[RecallRequest]]:
+    """Of as many users: the first request and the next one."""
+    histories = users.histories(case.batch, random)
+    names = [str(number) for number in random.integers(1 << 62, size=case.batch)]  # whom no copy remembers
+    after = [_request(case, each, name) for each, name in zip(histories, names, strict=True)]
+    before = [_request(case, each[: users.before], name) for each, name in zip(histories, names, strict=True)]
+    return before, after
 
 
 def _timed(engine: RecallEngine, requests: Sequence[RecallRequest]) -> tuple[float, Sequence[RecallResult]]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.results import Row, find
-from benchmarks.sessions import FLOOR, HOST, NEW_EVENTS, SESSION, TARGET
+from benchmarks.sessions import FLOOR, HOST, NEW_EVENTS, PROFILE, SESSION, TARGET
 from docs.markdown import table, where
 
 
@@ -26,6 +26,7 @@ def sessions_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
         yield "From pinned memory of the host, where the device's pages had gone to others. *Rest* is most of all the"
         yield "copy, and the floor is as above, so it copies nothing. *GB/s*: of what the time is longer by.\n"
         yield from _against_floor(rows, HOST, copied=True)
+    yield from _profiles([row for row in rows if row["what"] == PROFILE])
     yield from _by_events([row for row in rows if row["what"] == NEW_EVENTS])
 
 
@@ -50,6 +51,22 @@ def _line(row: Row, floor: Row | None) -> tuple[object, ...]:
 def _copy(row: Row, resident: Row | None) -> tuple[str, str]:
     longer = 0 if resident is None else row["ms"] - resident["ms"]
     return f"{row['copied_gb']:.2f}", f"{row['copied_gb'] / longer * 1e3:.0f}" if longer > 0 else ""
+
+
+def _profiles(rows: Sequence[Row]) -> Iterator[str]:
+    if not rows:
+        return
+    yield "Where the device's time goes, milliseconds of a profiled batch; each level of the search begins with the"
+    yield "selection that ends the one before it:\n"
+    parts = list(dict.fromkeys(part for row in rows for phase in row["parts"].values() for part in phase))
+    yield from table(
+        ("batch", "", *parts),
+        [
+            (row["batch"], name, *(f"{phase[part]:.2f}" if part in phase else "" for part in parts))
+            for row in rows
+            for name, phase in row["parts"].items()
+        ],
+    )
 
 
 def _by_events(rows: Sequence[Row]) -> Iterator[str]:

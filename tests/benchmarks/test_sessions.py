@@ -10,7 +10,8 @@ import torch
 from benchmarks import sessions
 from benchmarks.cases import Case
 from benchmarks.floor import FloorBench
-from benchmarks.sessions import FLOOR, HOST, NEW_EVENTS, SESSION
+from benchmarks.results import load
+from benchmarks.sessions import FLOOR, HOST, NEW_EVENTS, PROFILE, SESSION
 from benchmarks.shapes import SHAPES
 from docs.performance import performance_page
 
@@ -35,7 +36,11 @@ def test_a_continued_history_is_timed_beside_a_cold_one_and_its_floor(
     assert [row["batch"] for row in of(rows, SESSION)] == [row["batch"] for row in of(rows, HOST)] == [1, 2]
     grown = [(row["batch"], row["new_events"], row["new_tokens"]) for row in of(rows, NEW_EVENTS)]
     assert grown == [(batch, new, new * levels + 1) for batch in (1, 2) for new in (0, 40)]
+    parts = {"prefill": {"products": 1.0}, "level 1": {"selection": 0.5}}
+    out.write_text(json.dumps(load(out) | {"rows": [*rows, {"what": PROFILE, "batch": 1, "parts": parts}]}))
     page = performance_page(tmp_path)
+    assert "| 1 | prefill | 1.00 |  |" in page
+    assert "| 1 | level 1 |  | 0.50 |" in page
     assert "## Users who come back: tiny" in page
     assert f"| a user who comes back, over the floor of decoding and of the new tokens | ≤ {sessions.TARGET} |" in page
     for row in (*of(rows, SESSION), *of(rows, HOST)):
