@@ -11,6 +11,7 @@ from threading import Lock
 import msgspec
 from xxhash import xxh3_128_digest
 
+from consumer.serving.forgotten import Forgotten
 from consumer.serving.settings import BatchSettings
 from consumer.wire.dead_letter import SourceRecord
 from consumer.wire.headers import RequestHeaders
@@ -32,12 +33,15 @@ def identity_of(record: SourceRecord, headers: RequestHeaders, *, placed: bool =
 
 
 class Answered(msgspec.Struct, frozen=True, gc=False):
-    """A reply to ``user`` that the broker confirmed; ``catalog`` is the version in it, ``at`` seconds of the clock."""
+    """A reply to ``user`` that the broker confirmed; ``catalog`` is the version in it, ``at`` seconds of the clock,
+    ``admitted`` those at which its request was read.
+    """
 
     value: bytes
     catalog: str
     at: float
     user: str | None
+    admitted: float
 
 
 class RepeatCache:
@@ -54,6 +58,7 @@ class RepeatCache:
         self._active_catalog = active_catalog
         self._clock = clock
         self._kept: OrderedDict[Identity, Answered] = OrderedDict()
+        self._forgotten = Forgotten()
         self._lock = Lock()
         self.size = 0
 
@@ -61,12 +66,16 @@ class RepeatCache:
         return len(self._kept)
 
     def put(self, identity: Identity, value: bytes, catalog: str, user: str | None = None) -> None:
-        self.put_all([(identity, Answered(value, catalog, self._clock(), user))])
+        now = self._clock()
+        self.put_all([(identity, Answered(value, catalog, now, user, now))])
 
     def put_all(self, answers: Iterable[tuple[Identity, Answered]]) -> None:
-        kept = self._kept
+        """Keep replies, but to users who were forgotten since their requests were read."""
+        kept, covers = self._kept, self._forgotten.covers
         with self._lock:
             for identity, answered in answers:
+                if answered.user is not None and covers(answered.user, answered.admitted):
+                    continue
                 if identity in kept:
                     self._drop(identity)
                 kept[identity] = answered
@@ -92,8 +101,9 @@ class RepeatCache:
             return found
 
     def forget(self, user: str) -> None:
-        """Drop the user's replies."""
+        """Drop the user's replies; those that are under way are not kept any more."""
         with self._lock:
+            self._forgotten.add(user, self._clock())
             for identity in [identity for identity, each in self._kept.items() if each.user == user]:
                 self._drop(identity)
 

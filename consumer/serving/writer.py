@@ -126,7 +126,7 @@ class ReplyWriter:
             has_items = catalog is not None
             replies.append(Replied(sent.code, sent.times, now - item.admitted, has_items and now < item.deadline))
             if catalog is not None and item.identity is not None:
-                again.append((item.identity, Answered(sent.value, catalog, now, item.addressee.user_id)))
+                again.append((item.identity, Answered(sent.value, catalog, now, item.addressee.user_id, item.admitted)))
         self._observer.replied(replies)
         if again:
             self._repeats.put_all(again)

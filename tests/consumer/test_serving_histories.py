@@ -186,6 +186,24 @@ def test_a_forgotten_user_is_gone_from_the_process_from_redis_and_from_the_engin
     assert later.engine.histories == []
 
 
+def test_a_reply_under_way_when_its_user_is_forgotten_is_not_kept_for_repeats(made: Harness) -> None:
+    member = made.member(active_catalog=lambda: "v1")
+    member.engine.gate.clear()
+    whole = encode_request("r", {"user_id": "u", "history": [1, 2]})
+    made.send(value=whole, headers={"correlation-id": b"the same"})
+    made.flush()
+    eventually(member.engine.busy.is_set)
+    made.send(value=encode_forget("u"))
+    made.flush()
+    eventually(lambda: member.snapshot().histories.counts.forgotten)
+    member.engine.gate.set()
+    made.replies.wait(1)
+    made.send(value=whole, headers={"correlation-id": b"the same"})
+    made.flush()
+    made.replies.wait(2)
+    assert member.engine.histories == [[1, 2], [1, 2]], "it was recalled anew"
+
+
 def test_without_redis_write_through_commits_nothing_and_a_request_is_told_soon(
     made: Harness, store: EmbeddedRedis
 ) -> None:

@@ -1,6 +1,6 @@
 """Requests that come again: answered from what was kept, never with another request's or another catalog's reply."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from consumer.serving.repeats import RepeatCache, identity_of
+from consumer.serving.repeats import Answered, RepeatCache, identity_of
 from consumer.serving.settings import BatchSettings
 from consumer.stream.mock_cluster import Api
 from consumer.wire.dead_letter import SourceRecord
@@ -39,13 +39,21 @@ class Active:
         return self.version
 
 
-def cache(active: Active | None = None, clock: Clock | None = None, **bounds: Any) -> RepeatCache:
+def cache(active: Active | None = None, clock: Callable[[], float] | None = None, **bounds: Any) -> RepeatCache:
     settings = BatchSettings(**{"repeat_entries": 3, "repeat_bytes": 100, "repeat_age_s": AGE, **bounds})
     return RepeatCache(settings, active or Active(), clock or Clock())
 
 
 def value_of(found: object) -> bytes | None:
     return getattr(found, "value", None)
+
+
+def test_a_reply_that_was_under_way_when_its_user_was_forgotten_is_not_kept() -> None:
+    kept = cache(clock=lambda: 5.0)
+    kept.forget("u")
+    read = {b"a": ("u", 4.0), b"b": ("other", 4.0), b"c": ("u", 6.0)}
+    kept.put_all([(name, Answered(b"reply", "v1", 7.0, user, admitted)) for name, (user, admitted) in read.items()])
+    assert [value_of(kept.get(name, None)) for name in read] == [None, b"reply", b"reply"]
 
 
 def test_a_reply_is_found_until_it_is_too_old() -> None:
