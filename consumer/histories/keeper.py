@@ -10,20 +10,16 @@ from typing import Generic, TypeVar
 
 from consumer.histories.entry import Counts, Entry
 from consumer.histories.held import Held
-from consumer.histories.history import History, marks_of
-from consumer.histories.items import Cap, pack
+from consumer.histories.history import History
+from consumer.histories.items import Cap
 from consumer.histories.lookups import Lookups
 from consumer.histories.operation import Effects, Operation, Stored, Told, UserKey, Write
 from consumer.histories.settings import HistorySettings
+from consumer.histories.unsaved import Unsaved
 from consumer.stream.partition import Partition
 from engine.errors import RequestError
 
 T = TypeVar("T")
-
-MAX_CHUNKS = 64
-"""Then a history is written whole, so that reading it stays one short answer."""
-
-_WRITE_BYTES = 4 << 20
 
 _NEED = "no history is held for this user: send it whole"
 
@@ -33,8 +29,6 @@ class Keeper(Generic[T]):
 
     def __init__(self, settings: HistorySettings, cap: Cap, clock: Callable[[], float]) -> None:
         self.counts = Counts()
-        self.at_risk = 0
-        """Records that were released and are not in the store yet."""
         self._settings = settings
         self._cap = cap
         self._clock = clock
@@ -43,7 +37,7 @@ class Keeper(Generic[T]):
         self._held: Held[T] = Held(settings, cap)
         self._epochs: dict[Partition, int] = {}
         self._lookups = Lookups()
-        self._dirty: dict[UserKey, Entry[T]] = {}
+        self._unsaved: Unsaved[T] = Unsaved(settings, clock)
 
     def __len__(self) -> int:
         return len(self._held)
@@ -60,9 +54,17 @@ class Keeper(Generic[T]):
 
     def lag(self) -> float:
         """Age in seconds of the oldest record that is not in the store."""
-        since = (entry.unsaved_since for entry in self._dirty.values())
-        oldest = min((at for at in since if at is not None), default=None)
-        return 0.0 if oldest is None else self._clock() - oldest
+        return self._unsaved.lag()
+
+    @property
+    def unsaved(self) -> int:
+        """Users with records that the store does not have."""
+        return len(self._unsaved)
+
+    @property
+    def at_risk(self) -> int:
+        """Records that were released and are not in the store yet."""
+        return self._unsaved.at_risk
 
     # --- records --------------------------------------------------------------------------------------------------
 
@@ -76,7 +78,7 @@ class Keeper(Generic[T]):
             entry.parked.append(operation)
         else:
             self._apply(operation.user, entry, entry.history, operation, effects)
-            self._make_room(operation.user)
+            self.counts.evicted += self._held.make_room(operation.user)
         return effects
 
     def bring(self, operation: Operation[T]) -> None:
@@ -87,7 +89,8 @@ class Keeper(Generic[T]):
         if self._held.bring(operation):
             self._epochs[operation.partition] = operation.epoch
             self.counts.applied += 1
-            self._make_room(operation.user)
+            if self._held.full:
+                self.counts.evicted += self._held.make_room(operation.user)
         else:
             self.submit(operation)
 
@@ -129,21 +132,7 @@ class Keeper(Generic[T]):
 
     def take_writes(self, most: int, *, at_once: bool = False) -> list[Write]:
         """Writes that are due, each to be given to ``written`` unless the store fails; ``at_once``: all there are."""
-        delay = self._settings.write_behind_ms / 1000 if self._behind and not at_once else 0.0
-        due = self._clock() - delay
-        writes: list[Write] = []
-        size = 0
-        for user, entry in self._dirty.items():
-            if entry.history is None or entry.unsaved_since is None:
-                continue
-            if entry.unsaved_since > due and all(each.released for each in entry.unsaved):
-                continue
-            write = self._write(user, entry, entry.history)
-            writes.append(write)
-            size += len(write.packed)
-            if len(writes) >= most or size >= _WRITE_BYTES:
-                break
-        return writes
+        return self._unsaved.take(most, at_once=at_once)
 
     def loaded(self, user: UserKey, stored: Stored) -> Effects[T]:
         """The store's answer to a look-up."""
@@ -160,23 +149,20 @@ class Keeper(Generic[T]):
         if entry.ours is not None and not stored.history.covers(entry.base):  # it has lost what it had
             entry.history, entry.whole = entry.ours, True
             entry.base = dict(stored.history.marks)
-            self._soil(user, entry)
+            self._unsaved.soil(user, entry)
         else:
             entry.history, entry.base, entry.whole = stored.history, dict(stored.history.marks), stored.damaged
-            again, entry.unsaved, entry.unsaved_since = entry.unsaved, [], None
-            self._dirty.pop(user, None)
-            self.at_risk -= sum(each.released for each in again)
-            for each in again:
+            for each in self._unsaved.take_back(user, entry):
                 each.applied = False
                 self._apply(user, entry, entry.history, each, effects)
         entry.ours = None
         parked, entry.parked = entry.parked, []
-        self.at_risk -= sum(each.released for each in parked)
+        self._unsaved.at_risk -= sum(each.released for each in parked)
         for each in parked:
             self._apply(user, entry, entry.history, each, effects)
         self._held.weigh(entry)
         self._remove_if_over(user, entry)
-        self._make_room(user)
+        self.counts.evicted += self._held.make_room(user)
         return effects
 
     def failed(self) -> Effects[T]:
@@ -200,26 +186,9 @@ class Keeper(Generic[T]):
             self._read_again(user, entry)
             return effects
         self.counts.writes += 1
-        saved, entry.unsaved = entry.unsaved[: write.records], entry.unsaved[write.records :]
-        for each in saved:
-            if each.released:
-                self.at_risk -= 1
-            else:
-                each.released = True
-                effects.released.append(each.tag)
-        entry.head, entry.whole, entry.stored = write.head, False, write.stored
-        entry.chunks = write.index + 1
-        entry.base = dict(marks_of(write.head))
-        entry.unsaved_since = entry.unsaved[0].since if entry.unsaved else None
-        if not entry.unsaved:
-            del self._dirty[user]
+        effects.released += [each.tag for each in self._unsaved.saved(entry, write)]
         self._remove_if_over(user, entry)
         return effects
-
-    @property
-    def unsaved(self) -> int:
-        """Users with records that the store does not have."""
-        return len(self._dirty)
 
     # --- within ---------------------------------------------------------------------------------------------------
 
@@ -273,10 +242,7 @@ class Keeper(Generic[T]):
             self._held.weigh(entry)
             self._answer(operation, history, effects)
         if self._durable and (operation.applied or entry.unsaved_since is not None):
-            entry.unsaved.append(operation)
-            if operation.released:
-                self.at_risk += 1
-            self._soil(user, entry)
+            self._unsaved.add(user, entry, operation)
             if self._behind and change != "forget":
                 self._release(operation, effects)
         elif not operation.released:
@@ -308,31 +274,8 @@ class Keeper(Generic[T]):
         """What may be lost from now on, unless too much may be already."""
         if not operation.released and self.at_risk < self._settings.unsaved_records:
             operation.released = True
-            self.at_risk += 1
+            self._unsaved.at_risk += 1
             effects.released.append(operation.tag)
-
-    def _soil(self, user: UserKey, entry: Entry[T]) -> None:
-        if entry.unsaved_since is None:
-            entry.unsaved_since = self._clock()
-            self._dirty[user] = entry
-
-    def _write(self, user: UserKey, entry: Entry[T], history: History) -> Write:
-        applied = [each for each in entry.unsaved if each.applied]
-        anew = any(each.change in ("set", "forget") for each in applied)
-        whole = entry.whole or anew or not entry.head or entry.chunks >= MAX_CHUNKS
-        items = history.items
-        if whole:
-            packed, stored, index = (b"", 0, 0) if items is None else (items.packed, items.count, 0)
-        else:
-            packed = b"".join([pack(each.items) for each in applied])
-            stored = entry.stored + sum(len(each.items) for each in applied)
-            index = entry.chunks
-        head = history.head(stored)
-        return Write(user, entry.head, head, whole, index, packed, items is not None, len(entry.unsaved), stored)
-
-    def _make_room(self, kept: UserKey) -> None:
-        if self._held.full:
-            self.counts.evicted += self._held.make_room(kept)
 
     def _remove_if_over(self, user: UserKey, entry: Entry[T]) -> None:
         """Its partition is another's, and nothing of it is left to be done."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from consumer.serving.batcher import TurnedAway
+from consumer.serving.batch import TurnedAway
 from consumer.serving.in_flight import InFlight, Job, Outcome
 from consumer.serving.last_replies import LastReplies
 from consumer.serving.observer import Reason, ServingObserver

@@ -3,7 +3,8 @@
 import threading
 from collections.abc import Callable, Sequence
 
-from consumer.serving.batcher import Batch, Batcher, TurnedAway
+from consumer.serving.batch import Batch, TurnedAway
+from consumer.serving.batcher import Batcher
 from consumer.serving.cost_model import UNKNOWN, CostModel
 from consumer.serving.errands import Errand, Errands
 from consumer.serving.in_flight import InFlight

@@ -2,69 +2,24 @@
 
 import itertools
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from math import ceil, inf
 from typing import Generic
 
-import msgspec
-
 from consumer.serving.backlog import Backlog
+from consumer.serving.batch import Batch, Run, TurnedAway
 from consumer.serving.coalesce import shared, sharing
 from consumer.serving.compose import Draft, Situation, compose, gather
 from consumer.serving.cost_model import NO_WORK, CostModel, Work
 from consumer.serving.ladder import Ladder, Variant
-from consumer.serving.load_settings import LoadSettings, Step
+from consumer.serving.load_settings import LoadSettings
 from consumer.serving.observer import CloseReason
 from consumer.serving.order import T, Waiting
 from consumer.serving.pace import Pace
 from consumer.serving.quotas import Loser, in_time, losers
 from consumer.serving.settings import BatchSettings
-from engine.request import RecallRequest, Score
 
 _SMOOTHING = 0.2
 _LOOKS = 32
-
-
-class Run(msgspec.Struct, Generic[T], frozen=True, eq=False):
-    """One request of a batch as it goes to the engine, and whom its answer serves: the newest, which it is, last."""
-
-    items: tuple[T, ...]
-    request: RecallRequest
-    work: Work
-    given_up: tuple[Step, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Batch(Generic[T]):
-    """Requests that go to the engine together, the most urgent first.
-
-    ``seconds``: expected, in the engine; ``foreseen``: the same where enough was measured to rely on it, else 0.
-    """
-
-    runs: tuple[Run[T], ...]
-    tokens: int
-    reason: CloseReason
-    mode: Score
-    seconds: float
-    foreseen: float
-
-    @property
-    def items(self) -> tuple[T, ...]:
-        """All that it answers."""
-        return tuple([item for run in self.runs for item in run.items])
-
-    @property
-    def work(self) -> Work:
-        """What it asks of the engine."""
-        return Work.total([run.work for run in self.runs])
-
-
-@dataclass(frozen=True, slots=True)
-class TurnedAway(Generic[T]):
-    """A request that cannot be answered in time. ``quota``: because its caller has more than its share."""
-
-    item: T
-    quota: bool
 
 
 class Batcher(Generic[T]):
@@ -260,10 +215,10 @@ class Batcher(Generic[T]):
             runs.append(Run(items, variant.request, variant.work, variant.given_up))
         self._backlog.remove(gone)
         mode = draft.chosen[0][0].mode
-        work = Work.total([run.work for run in runs])
+        work = draft.work if len(gone) == len(runs) else Work.total([run.work for run in runs])
         seconds = self._costs.predict(mode, work)
         self._typical += _SMOOTHING * (seconds - self._typical)
-        return Batch(tuple(runs), draft.tokens, reason, mode, seconds, self._pace.batch(mode, work))
+        return Batch(tuple(runs), work, draft.tokens, reason, mode, seconds, self._pace.batch(mode, work))
 
     def _served_with(self, waiting: Waiting[T]) -> list[Waiting[T]]:
         """Those that the answer to the newest of this run serves, oldest first."""

@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from consumer.serving.batch import Batch, Run
 from consumer.serving.batch_queue import BatchQueue
-from consumer.serving.batcher import Batch, Run
 from consumer.serving.coalesce import cut
 from consumer.serving.cost_model import Work
 from consumer.serving.errands import Errand
@@ -99,7 +99,7 @@ class DeviceLoop:
             self.running += len(items)
             for item in items:
                 item.started = started
-            requests = [self._request(run) for run in work.runs]
+            requests = self._requests(work.runs)
         self._foretell((started, foreseen))
         attempt = Attempt(self._engine, requests, self._observer.batch_failed)
         self._in_engine.append(_Running(work, attempt, started, expected, foreseen))
@@ -135,11 +135,15 @@ class DeviceLoop:
         for running in self._in_engine:
             running.attempt.forget(user)
 
-    def _request(self, run: Run[InFlight]) -> RecallRequest:
-        user = run.request.session
-        if user is None or not self._forgotten.covers(user, run.items[-1].admitted):
-            return run.request
-        return replace(run.request, session=None)
+    def _requests(self, runs: Sequence[Run[InFlight]]) -> list[RecallRequest]:
+        if not len(self._forgotten):
+            return [run.request for run in runs]
+        return [
+            replace(run.request, session=None)
+            if run.request.session and self._forgotten.covers(run.request.session, run.items[-1].admitted)
+            else run.request
+            for run in runs
+        ]
 
     def _served(self, run: Run[InFlight], answer: Answer) -> Sequence[InFlight]:
         """Whom the answer is for. What is wrong with the newest of a run need not be with the others: again."""
@@ -155,7 +159,8 @@ class DeviceLoop:
         """What was refused took no time, and what was tried again took too much, to tell how long batches take."""
         done = [run.work for run, answer in zip(batch.runs, answers, strict=True) if isinstance(answer, RecallResult)]
         if done and not failed:
-            self._queue.costs.observe(batch.mode, Work.total(done), seconds)
+            work = batch.work if len(done) == len(batch.runs) else Work.total(done)
+            self._queue.costs.observe(batch.mode, work, seconds)
 
     def _foretell(self, *starting: tuple[float, float]) -> None:
         """Tell the queue when the engine will be free; ``starting``: when, and how long that is expected to take."""

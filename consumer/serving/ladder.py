@@ -1,6 +1,7 @@
 """What a request is served with when time is short: all, a narrower beam, a shorter history as well. Pure."""
 
 from dataclasses import replace
+from functools import lru_cache
 from math import ceil
 from typing import get_args
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from consumer.serving.cost_model import Work
 from consumer.serving.load_settings import LoadSettings, Step
-from engine.request import BeamPolicy, ItemIds, RecallRequest
+from engine.request import ItemIds, RecallRequest
 
 
 class Variant(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -36,7 +37,7 @@ class Ladder:
     def whole(self, request: RecallRequest, tokens: int) -> Variant:
         """The request as it is."""
         context = _context(request, tokens)
-        return Variant(request, tokens, Work.of(context, _rows(request.beam), context - tokens))
+        return Variant(request, tokens, Work.of(context, _rows(request.beam.widths), context - tokens))
 
     def variant(self, request: RecallRequest, tokens: int, step: int) -> Variant:
         """The request after ``step`` steps. ``tokens``: context tokens that have to be computed for all of it."""
@@ -52,19 +53,22 @@ class Ladder:
                     request, tokens, context = _shorter(request, kept), shorter, shorter
             if request is not before:
                 given_up.append(name)
-        work = Work.of(context, _rows(request.beam), resident=context - tokens)
+        work = Work.of(context, _rows(request.beam.widths), context - tokens)
         return Variant(request, tokens, work, tuple(given_up))
 
 
 def _context(request: RecallRequest, tokens: int) -> int:
     """Context tokens, at least: an item of the history has a token for each level. ``tokens``: not resident."""
-    events = 0 if request.history is None else len(request.history)
-    return tokens if request.session is None else max(tokens, events * len(request.beam.widths))
+    if request.session is None or request.history is None:
+        return tokens
+    whole = len(request.history) * len(request.beam.widths)
+    return whole if whole > tokens else tokens
 
 
-def _rows(beam: BeamPolicy) -> float:
+@lru_cache(maxsize=256)
+def _rows(widths: tuple[int, ...]) -> float:
     """Beams that a decoded level has, on average: the last level's are not decoded any further."""
-    decoded = beam.widths[:-1] or beam.widths
+    decoded = widths[:-1] or widths
     return sum(decoded) / len(decoded)
 
 

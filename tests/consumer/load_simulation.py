@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from consumer.serving.admission import AdmissionGate, Flow
-from consumer.serving.batcher import Batch, Batcher
+from consumer.serving.batch import Batch
+from consumer.serving.batcher import Batcher
 from consumer.serving.cost_model import UNKNOWN, CostModel, Prior, Work
 from consumer.serving.device import BATCHES_IN_ENGINE, GATHERING_SHARE
 from consumer.serving.load_settings import LoadSettings

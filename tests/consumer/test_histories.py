@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from consumer.histories.history import Change, History
 from consumer.histories.items import Cap, PackedItems
-from consumer.histories.keeper import MAX_CHUNKS, Keeper
+from consumer.histories.keeper import Keeper
 from consumer.histories.operation import Effects, Operation, Stored, UserKey, Write
 from consumer.histories.settings import HistorySettings
+from consumer.histories.unsaved import MAX_CHUNKS
 from consumer.stream.partition import Partition
 from engine.errors import RequestError
 from engine.request import ItemIds
