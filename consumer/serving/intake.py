@@ -44,6 +44,7 @@ class IntakeView:
     paused: bool = False
     joined: bool = False
     troubles: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     group: GroupView = UNDECIDED
 
 
@@ -293,6 +294,7 @@ class Intake:
             self._paused_at is not None,
             self._joined,
             self._consumer.troubles,
+            self._consumer.missing,
             self._consumer.group,
         )
 

@@ -210,6 +210,8 @@ class ServingLoop:
         view = self._intake.view
         if not view.joined:
             reasons.append(": ".join(["not a member of the consumer group yet", *view.troubles]))
+        else:
+            reasons += view.missing
         return tuple(reasons)
 
     def _run_intake(self) -> None:

@@ -26,6 +26,7 @@ from consumer.stream.records import record_of
 from consumer.stream.resets import OffsetResets
 from consumer.stream.settings import CRITICAL_ONLY, GroupProtocol, KafkaSettings
 from consumer.stream.starts import look_up
+from consumer.stream.topics import NeededTopics
 from consumer.stream.unreadable import UNREADABLE, UnreadableRecords
 from consumer.wire.dead_letter import SourceRecord
 
@@ -52,6 +53,7 @@ class RequestConsumer:
         try:
             admin = AdminClient({**settings.connection(), "log_level": CRITICAL_ONLY})
             self._ends = PartitionEnds(admin)
+            self._topics = NeededTopics(admin, settings.needed_topics)
             self._group = GroupSetup(settings, admin)
             self._protocol = self._group.view.protocol
             self._consumer = self._connect(self._protocol)
@@ -99,6 +101,7 @@ class RequestConsumer:
         if records:
             self._health.alive()
         self._ends.refresh(self._owned, time.monotonic())
+        self._topics.refresh(time.monotonic())
         self._check_health()
         return records
 
@@ -154,7 +157,12 @@ class RequestConsumer:
     @property
     def troubles(self) -> tuple[str, ...]:
         """What keeps this member from its work, as far as the client says."""
-        return self._health.troubles
+        return (*self._health.troubles, *self._topics.troubles)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The topics that it needs and that do not exist, a sentence each."""
+        return self._topics.troubles
 
     @property
     def away(self) -> bool:
@@ -232,12 +240,13 @@ class RequestConsumer:
             raise StreamError(f"the consumer failed: {name_of(error)}: {error.str()}")
         log.warning("consumer: %s: %s", name_of(error), error.str())
         if error.code() in TOPIC_MISSING and topic is not None:
-            self._health.missing(topic)
+            self._topics.lack(topic)
         self._listener.client_error(name_of(error))
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._joined = True
-        self._health.assigned({each.topic for each in partitions})
+        self._health.alive()
+        self._topics.found({each.topic for each in partitions})
         if self._closed:  # it leaves: others read them, and the client raises no proper error for an assignment now
             return
         if not partitions:  # cooperative members hear of every round, also when nothing moved

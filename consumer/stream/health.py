@@ -1,6 +1,6 @@
-"""What the Kafka client says of brokers and topics, and how long it has been bad."""
+"""What the Kafka client says of the brokers, and how long it has been bad."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import msgspec
 
@@ -22,7 +22,6 @@ class ClientHealth:
 
     def __init__(self, settings: KafkaSettings, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._missing: set[str] = set()
         self._outages = (
             (
                 OUTAGE,
@@ -35,8 +34,7 @@ class ClientHealth:
     @property
     def troubles(self) -> tuple[str, ...]:
         """What is wrong now."""
-        running = (meaning for _, outage, meaning in self._outages if outage.running)
-        return (*running, *(f"topic {topic} does not exist" for topic in sorted(self._missing)))
+        return tuple(meaning for _, outage, meaning in self._outages if outage.running)
 
     @property
     def away(self) -> bool:
@@ -54,15 +52,6 @@ class ClientHealth:
         for codes, outage, _ in self._outages:
             if code in codes:
                 outage.note(self._clock())
-
-    def missing(self, topic: str) -> None:
-        """The brokers do not know a topic."""
-        self._missing.add(topic)
-
-    def assigned(self, topics: Iterable[str]) -> None:
-        """The group gave us partitions of ``topics``, or none."""
-        self._missing.difference_update(topics)
-        self.alive()
 
     def statistics(self, text: str) -> None:
         """The client's own figures, JSON."""

@@ -147,8 +147,8 @@ class KafkaSettings(BaseModel):
             raise ValueError(
                 f"exactly-once needs isolation.level {_COMMITTED}: it keeps new owners behind open offsets"
             )
-        replies = {self.reply_topic, *(each.reply_topic for each in self.topics.values() if each.reply_topic)}
-        for topic in (*self.request_topics, *replies, self.dead_letter_topic):
+        replies = self._reply_topics
+        for topic in self.needed_topics:
             if not is_topic(topic):
                 raise ValueError(f"{topic!r} is no topic name")
         if self.dead_letter_topic in replies:
@@ -176,6 +176,15 @@ class KafkaSettings(BaseModel):
     def request_topics(self) -> tuple[str, ...]:
         """Every topic that requests are read from."""
         return tuple({self.request_topic: None, **dict.fromkeys(self.topics)})
+
+    @property
+    def needed_topics(self) -> tuple[str, ...]:
+        """Every topic that has to be there."""
+        return (*self.request_topics, *sorted(self._reply_topics), self.dead_letter_topic)
+
+    @property
+    def _reply_topics(self) -> set[str]:
+        return {self.reply_topic, *(each.reply_topic for each in self.topics.values() if each.reply_topic)}
 
     def connection(self) -> ClientOptions:
         """What every client of this cluster needs to connect; holds the password in clear."""
@@ -208,6 +217,7 @@ class KafkaSettings(BaseModel):
             "group.protocol": protocol,
             "max.poll.interval.ms": self.max_poll_interval_ms,
             "statistics.interval.ms": 2_000,
+            "topic.metadata.refresh.interval.ms": 10_000,  # when a classic member sees new partitions; else 5 min
             **self.consumer_options,
             **(classic if protocol == "classic" else {}),
             **_FIXED_CONSUMER,

@@ -58,7 +58,7 @@ def test_refused_credentials_have_a_limit_of_their_own(health: ClientHealth, clo
     assert health.over_limit == "the brokers refuse our credentials"
 
 
-@pytest.mark.parametrize("sign", ["record", "assignment", "empty assignment", "connection"])
+@pytest.mark.parametrize("sign", ["record", "connection"])
 def test_brokers_that_come_and_go_within_the_limit_never_exceed_it(
     health: ClientHealth, clock: Clock, sign: str
 ) -> None:
@@ -69,10 +69,8 @@ def test_brokers_that_come_and_go_within_the_limit_never_exceed_it(
         assert health.over_limit is None
         if sign == "connection":
             health.statistics(statistics("DOWN", "UP"))
-        elif sign == "record":
-            health.alive()
         else:
-            health.assigned([REQUESTS] if sign == "assignment" else [])
+            health.alive()
         assert not health.troubles
 
 
@@ -86,13 +84,6 @@ def test_a_connection_that_is_not_made_is_no_sign_of_life(
     health.statistics(statistics(*states))
     clock.now = 60.0
     assert health.over_limit == UNREACHABLE
-
-
-def test_a_topic_is_missing_until_the_group_assigns_it(health: ClientHealth) -> None:
-    health.missing("b")
-    health.missing("a")
-    health.assigned(["b"])
-    assert health.troubles == ("topic a does not exist",)
 
 
 class Listener:
