@@ -47,7 +47,13 @@ class GuardPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Breach:
+    """``version`` served; ``first``: the one that it was made of by deltas and that followed the last good one.
+
+    What is bad came with one of those from ``first`` on, and nobody knows with which.
+    """
+
     version: str
+    first: str
     reason: BreachReason
     message: str
 
@@ -65,6 +71,7 @@ class ActivationGuard:
         self._before: deque[Tally] = deque()
         self.before = Tally()
         self._watched: tuple[str, ...] = ()
+        self._first = ""
         self._bad: tuple[str, ...] = ()
         self._since = 0.0
         self._after = Tally()
@@ -82,10 +89,10 @@ class ActivationGuard:
         """
         judged = self.watched is None or self._after.requests >= self._policy.requests
         if self.watched is None or self.watched not in ancestors:
-            self._watched, self._since, self._after, self._good = (version,), now, Tally(), []
+            self._watched, self._first, self._since, self._after, self._good = (version,), version, now, Tally(), []
         elif judged:
             self._good.append(self._after)
-            self._watched, self._after = (version,), Tally()
+            self._watched, self._first, self._after = (version,), version, Tally()
         else:
             self._watched = (*self._watched, version)[-_LATE:]
         self._bad = ()
@@ -128,7 +135,7 @@ class ActivationGuard:
             was, now = before.share(kind), after.share(kind)
             if now >= self._policy.bound and now >= self._policy.ratio * was:
                 message = f"{now:.1%} of {after.requests} answers {what}, before {was:.1%} of {before.requests}"
-                return Breach(version, reason, message)
+                return Breach(version, self._first, reason, message)
         return None
 
 

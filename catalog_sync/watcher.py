@@ -218,11 +218,12 @@ class Watcher:
 
     def _roll_back(self, breach: Breach) -> None:
         """Serve the version before again; needs nothing but this process's memory. Called under the lock."""
-        error = CatalogError(breach.reason, breach.message)
+        since = f"; the deltas since {breach.first} are not told apart" if breach.first != breach.version else ""
+        error = CatalogError(breach.reason, breach.message + since)
         back = self._store.rollback()
         self._store.discard(breach.version)
         self._state.roll_back(breach.version, error)
-        self._condemn(breach.version, error, self._state.generation)
+        self._condemn(breach.first, error, self._state.generation)
         self._state.hurry(time.monotonic())
         log.error("catalog %s is rolled back to %s (%s): %s", breach.version, back, error.reason, error.message)
 

@@ -51,7 +51,7 @@ def test_a_breach_says_which_version_and_how_bad_and_comes_once() -> None:
     guard = after(Tally(N, 1, 0))
     assert guard.observe("v2", Tally(N - 1, 50, 0), 11.0) is None
     assert guard.observe("v2", Tally(1, 0, 0), 12.0) == Breach(
-        "v2", "error_rate", "50.0% of 100 answers were errors, before 1.0% of 100"
+        "v2", "v2", "error_rate", "50.0% of 100 answers were errors, before 1.0% of 100"
     )
     assert guard.observe("v2", Tally(N, N, 0), 13.0) is None
     assert guard.before == Tally(N, 1, 0)

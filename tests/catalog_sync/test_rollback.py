@@ -8,6 +8,7 @@ import pytest
 
 from catalog_sync.deltas import DeltaPublisher
 from catalog_sync.embedded import EmbeddedRedis
+from catalog_sync.fleet_guard import FleetGuard, Quorum
 from catalog_sync.fleet_quarantine import FleetQuarantine
 from catalog_sync.layout import Pointer
 from catalog_sync.pins import Pins
@@ -244,8 +245,28 @@ def test_deltas_in_quick_succession_are_judged_together_and_the_last_good_versio
             answer(watcher, bad[-1], items=0, count=N // 5)
         assert fleet.store.active == good.version
         assert fleet.store.resident() == (good.version,)  # not the four that were not judged
-        assert set(watcher.snapshot().condemned) == {bad[-1]}
+        assert set(watcher.snapshot().condemned) == {bad[1]}  # and with it those that change it
         assert first.version not in fleet.store.resident()
+
+
+def test_the_fleet_goes_back_to_the_last_good_version_however_many_deltas_followed(fleet: Fleet) -> None:
+    """Not to the delta before the last, which is as bad: publishers that are faster than the guard would stay there."""
+    guard = FleetGuard(FleetQuarantine(fleet.redis, fleet.keys, fleet.publisher), Quorum(1, 0.5))
+    with fleet.watcher() as watcher:
+        _, good = two_versions(fleet, watcher)
+        answer(watcher, good.version)
+        for item in range(10):
+            version = withdraw(fleet, item)
+            taken(fleet, watcher, version)
+            answer(watcher, version, items=0, count=2)
+        eventually(lambda: ack_of(fleet).condemned)
+        withdraw(fleet, 17)  # meanwhile
+        guard.once()
+        pointer = fleet.publisher.pointer(MODEL)
+        assert pointer is not None
+        assert pointer.version == good.version
+        after = withdraw(fleet, 18)
+        taken(fleet, watcher, after)
 
 
 def test_what_changes_a_bad_version_is_refused_until_that_one_is_released(fleet: Fleet) -> None:
