@@ -83,8 +83,8 @@ class WithoutSessions:
     def estimate_tokens(self, request: RecallRequest) -> int:
         return self._engine.estimate_tokens(replace(request, session=None))
 
-    def submit(self, requests: Sequence[RecallRequest]) -> Running:
-        return self._engine.submit([replace(request, session=None) for request in requests])
+    def submit(self, requests: Sequence[RecallRequest], *, beside: bool = True) -> Running:
+        return self._engine.submit([replace(request, session=None) for request in requests], beside=beside)
 
 
 class Service:

@@ -88,7 +88,7 @@ class NoOpEngine:
     def forget(self, user: str) -> None:
         """Nothing is kept."""
 
-    def submit(self, requests: Sequence[RecallRequest]) -> Finished:
+    def submit(self, requests: Sequence[RecallRequest], *, beside: bool = True) -> Finished:
         return Finished([self._result] * len(requests))
 
 

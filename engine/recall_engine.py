@@ -172,18 +172,21 @@ class RecallEngine:
         return self.submit(requests).collect()
 
     @torch.inference_mode()
-    def submit(self, requests: Sequence[RecallRequest]) -> Running:
+    def submit(self, requests: Sequence[RecallRequest], *, beside: bool = True) -> Running:
         """Start on the requests; ``collect`` of what is returned waits for the answers.
 
-        Submitting the next requests before that keeps the device busy. Raises DeviceError if the device is lost.
+        Submitting the next requests before that keeps the device busy. Their prefill runs ``beside`` the searches under
+        way: the device does more and these end later, hardly before it; or else after them. Raises DeviceError if the
+        device is lost.
         """
         known: dict[int, Answer] = {}
         with ExitStack() as pins:
             prepared = list(self._prepare(requests, known, pins))
             running = Running(self._pipeline, len(requests), known, pins.pop_all())
         try:
+            after = None if beside else self._pipeline.end
             for batch in plan(prepared, self._limits):
-                running.launch(batch)
+                running.launch(batch, after)
         except BaseException:
             running.finish()
             raise

@@ -101,7 +101,8 @@ class DeviceLoop:
                 item.started = started
             requests = self._requests(work.runs)
         self._foretell((started, foreseen))
-        attempt = Attempt(self._engine, requests, self._observer.batch_failed)
+        # Beside a search a prefill gains throughput and holds the search up, which is worth it where others wait.
+        attempt = Attempt(self._engine, requests, self._observer.batch_failed, beside=len(self._queue) > 0)
         self._in_engine.append(_Running(work, attempt, started, expected, foreseen))
 
     def _finish(self, running: _Running) -> None:

@@ -47,10 +47,11 @@ class Recaller(Protocol):
     def estimate_tokens(self, request: RecallRequest) -> int:
         """Context tokens, at most."""
 
-    def submit(self, requests: Sequence[RecallRequest]) -> Running:
+    def submit(self, requests: Sequence[RecallRequest], *, beside: bool = True) -> Running:
         """Start on the requests; more may be submitted before they are collected.
 
-        Raises DeviceError when the device is lost, anything else is a bug.
+        ``beside``: what is under way may take longer for it. Raises DeviceError when the device is lost, anything else
+        is a bug.
         """
 
     def forget(self, user: str) -> None:
@@ -63,13 +64,20 @@ class Attempt:
     ``on_failure`` hears the size of every part that failed. ``failed``: the engine raised, so it took longer.
     """
 
-    def __init__(self, engine: Recaller, requests: Sequence[RecallRequest], on_failure: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        engine: Recaller,
+        requests: Sequence[RecallRequest],
+        on_failure: Callable[[int], None],
+        *,
+        beside: bool = True,
+    ) -> None:
         """Submit it. Raises DeviceError."""
         self._engine, self._requests, self._on_failure = engine, requests, on_failure
         self._started: Running | Exception
         self.failed = False
         try:
-            self._started = engine.submit(requests)
+            self._started = engine.submit(requests, beside=beside)
         except DeviceError:
             raise
         except Exception as error:

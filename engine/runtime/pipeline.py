@@ -93,8 +93,14 @@ class Pipeline:
         self._flights: deque[Flight] = deque()
         self._hidden_read: Mark | None = None
 
-    def launch(self, batch: Sequence[PreparedRequest]) -> Iterator[Flight]:
-        """Start requests in order, all at once or, where they have too many new tokens, one part after the other.
+    @property
+    def end(self) -> Mark | None:
+        """Reached when all is done that was launched; none where nothing is under way."""
+        return self._flights[-1].marks[-1] if self._flights else None
+
+    def launch(self, batch: Sequence[PreparedRequest], after: Mark | None = None) -> Iterator[Flight]:
+        """Start requests in order, all at once or, where they have too many new tokens, one part after the other; on
+        the device not before ``after`` is reached.
 
         Waits for older ones where there are too many or their pages are needed. Pages that are only kept for a later
         request are taken before anybody waits for them. Raises RequestError ``overloaded`` if the device is out of
@@ -105,7 +111,7 @@ class Pipeline:
         try:
             while waiting:
                 with _device_errors(self._device):
-                    flight = self._start_some(waiting)
+                    flight = self._start_some(waiting, after)
                 self._flights.append(flight)
                 del waiting[: len(flight.batch)]
                 yield flight
@@ -118,7 +124,7 @@ class Pipeline:
         while flight in self._flights:
             self._finish_oldest()
 
-    def _start_some(self, waiting: Sequence[tuple[PreparedRequest, Context]]) -> Flight:
+    def _start_some(self, waiting: Sequence[tuple[PreparedRequest, Context]], after: Mark | None) -> Flight:
         """As many of the first as may run at once, narrow beams first."""
         tokens = accumulate(len(context.tokens) - context.reused for _, context in waiting)
         count = max(1, sum(upto <= self._max_tokens for upto in tokens))
@@ -126,7 +132,7 @@ class Pipeline:
         batch, contexts = zip(*(waiting[place] for place in order), strict=True)
         self._wait_for_place()
         self._contexts.fill(contexts, self._finish_another)
-        return self._start(batch, contexts)
+        return self._start(batch, contexts, after)
 
     def _open(self, item: PreparedRequest) -> Context:
         prompt = item.prompt
@@ -142,11 +148,13 @@ class Pipeline:
         while len(self._flights) >= DEPTH:
             self._finish_oldest()
 
-    def _start(self, batch: Sequence[PreparedRequest], contexts: Sequence[Context]) -> Flight:
+    def _start(self, batch: Sequence[PreparedRequest], contexts: Sequence[Context], after: Mark | None) -> Flight:
         pages = [context.pages for context in contexts]
         with self._prefills.active():
             if self._hidden_read is not None:
                 self._prefills.after(self._hidden_read)
+            if after is not None:
+                self._prefills.after(after)
             begin = self._prefills.mark()
             hidden = self._executor.prefill(
                 [context.tokens for context in contexts], [context.reused for context in contexts], pages

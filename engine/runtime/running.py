@@ -7,6 +7,7 @@ import torch
 
 from engine.errors import RequestError
 from engine.runtime.answers import Answer
+from engine.runtime.lane import Mark
 from engine.runtime.pipeline import Flight, Pipeline
 from engine.runtime.prepared import PreparedRequest
 
@@ -19,11 +20,11 @@ class Running:
         self._answers, self._pins = known, pins
         self._flights: list[Flight] = []
 
-    def launch(self, batch: Sequence[PreparedRequest]) -> None:
-        """Start a part of the requests. Raises DeviceError."""
+    def launch(self, batch: Sequence[PreparedRequest], after: Mark | None = None) -> None:
+        """Start a part of the requests, on the device ``after`` this mark. Raises DeviceError."""
         waiting = list(batch)
         try:
-            for flight in self._pipeline.launch(batch):
+            for flight in self._pipeline.launch(batch, after):
                 self._flights.append(flight)
                 del waiting[: len(flight.batch)]
         except RequestError as refusal:

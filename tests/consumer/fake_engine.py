@@ -83,7 +83,7 @@ class FakeEngine:
     def forget(self, user: str) -> None:
         self.forgotten.append(user)
 
-    def submit(self, requests: Sequence[RecallRequest]) -> "Finished":
+    def submit(self, requests: Sequence[RecallRequest], *, beside: bool = True) -> "Finished":
         return Finished(self.recall(requests))
 
     def recall(self, requests: Sequence[RecallRequest]) -> list[RecallResult | RequestError]:

@@ -34,6 +34,7 @@ class Batch:
     requests: Sequence[RecallRequest]
     fault: Exception | None = None
     refused: int | None = None
+    beside: bool = True
     finished: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -66,8 +67,10 @@ class Engine(FakeEngine):
     at_once: bool = False
     refused: int | None = None
 
-    def submit(self, requests: Sequence[RecallRequest]) -> Batch:  # type: ignore[override]  # runs on, unlike its base
-        batch = Batch(requests, refused=self.refused)
+    def submit(  # type: ignore[override]  # runs on, unlike its base
+        self, requests: Sequence[RecallRequest], *, beside: bool = True
+    ) -> Batch:
+        batch = Batch(requests, refused=self.refused, beside=beside)
         if self.faulty in batch.names:
             batch.fault = self.fault_of()
             if self.at_submit:
@@ -198,6 +201,17 @@ def test_the_next_batch_gathers_while_the_running_one_has_long_to_go() -> None:
             made.add(name)
         eventually(lambda: len(made.submitted()) == 2)
         assert made.submitted() == [[1], [2, 3, 4]]
+
+
+def test_a_batch_runs_beside_the_searches_under_way_only_where_others_wait() -> None:
+    with loop(engine_seconds=1e6, max_requests=2) as made:
+        made.add(1)
+        eventually(lambda: made.submitted() == [[1]])
+        made.add(2, 3, 4, 5)
+        eventually(lambda: made.submitted() == [[1], [2, 3]])
+        made.engine.submitted[0].finished.set()
+        eventually(lambda: made.submitted() == [[1], [2, 3], [4, 5]])
+        assert [batch.beside for batch in made.engine.submitted] == [False, True, False]
 
 
 def test_a_full_batch_does_not_wait() -> None:

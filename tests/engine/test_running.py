@@ -14,7 +14,7 @@ from engine.recall_engine import RecallEngine, Running
 from engine.request import RecallRequest, RecallResult
 from engine.runtime import pipeline
 from engine.runtime.answers import answers_of
-from engine.runtime.lane import Mark
+from engine.runtime.lane import Lane, Mark
 from engine.runtime.pipeline import _device_errors
 from engine.runtime.prefill_input import PrefillShape
 from engine.runtime.search_input import SearchShape
@@ -54,6 +54,23 @@ def test_calls_are_collected_in_any_order(engine: RecallEngine) -> None:
         assert running[place].done
         assert_same(running[place].collect()[0], expected[place])
     assert_pool_is_whole(engine)
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_prefill_waits_for_the_searches_under_way_unless_it_may_run_beside_them(
+    engine: RecallEngine, monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    waited_for: list[Mark] = []
+    first = engine.submit(histories(1))
+    (flight,) = first._flights  # noqa: SLF001
+    monkeypatch.setattr(Lane, "after", lambda _lane, mark: waited_for.append(mark))
+    second = engine.submit(histories(1), beside=beside)
+    assert (flight.marks[-1] in waited_for) is not beside
+    for each in (first, second):
+        each.collect()
+    waited_for.clear()
+    engine.submit(histories(1), beside=False).collect()
+    assert flight.marks[-1] not in waited_for
 
 
 def test_no_more_batches_hold_pages_than_run_at_a_time(engine: RecallEngine) -> None:
