@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -19,7 +19,7 @@ from consumer.serving.service import ServingLoop
 from consumer.serving.settings import BatchSettings
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.settings import RecallDefaults, WireLimits
-from engine.request import RecallRequest, RecallResult
+from engine.request import ItemIds, RecallRequest, RecallResult
 
 TOP_K = 100
 CATALOG = "noop"
@@ -82,10 +82,16 @@ class NoOpEngine:
     def validate(self, request: RecallRequest) -> None:
         """Everything can be served."""
 
+    def check_ids(self, ids: ItemIds) -> None:
+        """All are known."""
+
     def estimate_tokens(self, request: RecallRequest) -> int:
         return 100
 
     def forget(self, user: str) -> None:
+        """Nothing is kept."""
+
+    def drop(self, lost: Callable[[str], bool]) -> None:
         """Nothing is kept."""
 
     def submit(self, requests: Sequence[RecallRequest], *, beside: bool = True) -> Finished:

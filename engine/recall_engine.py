@@ -14,7 +14,7 @@ from engine.model.head import LevelHead
 from engine.model.rotary import rotary_tables
 from engine.model.spec import ModelSpec
 from engine.model.weights import load_weights
-from engine.request import RecallRequest
+from engine.request import ItemIds, RecallRequest
 from engine.runtime.admission import Admission
 from engine.runtime.answers import Answer
 from engine.runtime.executor import Executor
@@ -126,6 +126,10 @@ class RecallEngine:
     def validate(self, request: RecallRequest) -> None:
         """Cheap checks. Raises RequestError ``bad_request`` or ``too_large``."""
         self._admission.check(request)
+
+    def check_ids(self, ids: ItemIds) -> None:
+        """Raises RequestError ``bad_request`` for item ids of another kind than those of the active catalog."""
+        self.catalogs.check_ids(ids)
 
     def estimate_tokens(self, request: RecallRequest) -> int:
         """Context tokens to be computed, at most. Of a user whose session is as long as the new context or shorter: as

@@ -79,6 +79,10 @@ class Held(Generic[T]):
         """It is the most recently used one now."""
         self._users.move_to_end(user)
 
+    def users_of(self, partitions: Collection[Partition]) -> set[str]:
+        """Whose records of these partitions are known."""
+        return {user.user for user, held in self._users.items() if held.partition in partitions}
+
     def leave(self, partitions: Collection[Partition]) -> list[tuple[UserKey, Entry[T]]]:
         """These are another owner's: let go of what was brought by their requests. Returns their users' entries."""
         entries: list[tuple[UserKey, Entry[T]]] = []

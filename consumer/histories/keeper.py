@@ -94,6 +94,10 @@ class Keeper(Generic[T]):
         else:
             self.submit(operation)
 
+    def users_of(self, partitions: Collection[Partition]) -> set[str]:
+        """Users of these partitions, as far as they are held."""
+        return self._held.users_of(partitions)
+
     def drop(self, partitions: Collection[Partition]) -> list[Operation[T]]:
         """These are another owner's now: forget what was held. Returns what was not applied.
 

@@ -85,8 +85,11 @@ class DeviceLoop:
 
     def _start(self, work: Batch[InFlight] | Errand) -> None:
         started = self._clock()
-        if isinstance(work, Errand) and work.forget is not None:
-            self._forget(work.forget, started)
+        if isinstance(work, Errand) and (work.forget is not None or work.drop):
+            if work.forget is not None:
+                self._forget(work.forget, started)
+            else:
+                self._engine.drop(work.drop.__contains__)
             work.answers.set_result([])  # it takes no batch's place in the engine
             return
         if isinstance(work, Errand):

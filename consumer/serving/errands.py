@@ -1,7 +1,7 @@
-"""Requests of the process's own, answered by the device thread between two batches, and users to be forgotten."""
+"""What the device thread does between two batches: requests of the process's own, and users who go."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -11,11 +11,14 @@ from engine.request import RecallRequest
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Errand:
-    """``answers``: one per request, in order. ``forget``: a user whom the engine is to forget, in their place."""
+    """``answers``: one per request, in order. In their place ``forget``, a user whom the engine is to forget, or
+    ``drop``, users of whom it need not keep anything.
+    """
 
     requests: Sequence[RecallRequest]
     answers: "Future[list[Answer]]" = field(default_factory=Future)
     forget: str | None = None
+    drop: Collection[str] = ()
 
 
 class Errands:
@@ -36,6 +39,10 @@ class Errands:
     def forget(self, user: str) -> "Future[list[Answer]]":
         """Have the engine forget a user; the answers are none."""
         return self._queue(Errand((), forget=user))
+
+    def drop(self, users: Collection[str]) -> "Future[list[Answer]]":
+        """Have the engine let go of what it keeps of users; the answers are none."""
+        return self._queue(Errand((), drop=users))
 
     def take(self) -> Errand | None:
         """The oldest one that nobody has given up; for the thread that may call the engine."""

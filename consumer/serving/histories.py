@@ -45,7 +45,8 @@ class HistoriesSnapshot:
 
 
 class Histories:
-    """``queue`` takes requests that are ready, ``send`` what needs no engine; ``forget`` the users to be forgotten.
+    """``queue`` takes requests that are ready, ``send`` what needs no engine; ``forget`` the users to be forgotten,
+    ``lost`` those who are another owner's now.
 
     ``answer`` may be called from any thread, ``run`` and ``stop`` are the store thread's, the others the intake's.
     """
@@ -60,6 +61,7 @@ class Histories:
         send: Callable[[Sequence[Job]], None],
         expired: Callable[[Sequence[InFlight]], None],
         forget: Callable[[str], object],
+        lost: Callable[[Collection[str]], object],
         clock: Callable[[], float],
     ) -> None:
         self._settings = settings
@@ -69,6 +71,7 @@ class Histories:
         self._send = send
         self._expired = expired
         self._forget = forget
+        self._lost = lost
         self._clock = clock
         self._keeper: Keeper[InFlight] = Keeper(settings, cap, clock)
         self._lock = threading.Lock()
@@ -168,7 +171,10 @@ class Histories:
     def drop(self, partitions: Collection[Partition]) -> list[InFlight]:
         """These are another owner's now. Returns records that are never answered here."""
         with self._lock:
+            users = self._keeper.users_of(partitions)
             gone = self._keeper.drop(partitions)
+        if users:
+            self._lost(users)
         untold = [each.tag for each in gone if not each.told]
         for each in gone:
             self._release(each.tag)

@@ -72,6 +72,8 @@ class RequestReader:
             return denied
         change: Change | None = "set" if wire.history is not None else None if wire.append is None else "extend"
         brought = wire.history if wire.append is None else wire.append
+        if brought is not None and (wrong := self._wrong_ids(brought)):
+            return Outcome(item, wrong, "validate")
         if deadline <= now.monotonic:  # what happened has happened, though
             self._operate(item, wire.user_id, change, brought)
             return Outcome(item, RequestError("expired", "the deadline had passed when the request was read"), "admit")
@@ -105,6 +107,14 @@ class RequestReader:
             return Outcome(item, RequestError("internal", f"validation failed: {type(error).__name__}"), "validate")
         return item
 
+    def _wrong_ids(self, items: ItemIds) -> RequestError | None:
+        """What the catalog cannot use must not take the place of what is held."""
+        try:
+            self._engine.check_ids(items)
+        except RequestError as error:
+            return error
+        return None
+
     def _event(
         self, record: SourceRecord, ticket: Ticket, now: Moment, headers: RequestHeaders, wire: WireEvent
     ) -> Outcome | Done:
@@ -112,6 +122,8 @@ class RequestReader:
         if headers.error is not None:
             return Outcome(item, RequestError("bad_request", headers.error), "validate")
         if wire.type == "event":
+            if wrong := self._wrong_ids(wire.items):
+                return Outcome(item, wrong, "validate")
             self._operate(item, wire.user_id, "append", wire.items, told=False)
         elif wire.type == "forget":
             self._repeats.forget(wire.user_id)

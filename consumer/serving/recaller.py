@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from engine.errors import DeviceError, RequestError
-from engine.request import RecallRequest, RecallResult
+from engine.request import ItemIds, RecallRequest, RecallResult
 
 Answer = RecallResult | RequestError
 
@@ -36,13 +36,16 @@ class Running(Protocol):
 
 
 class Recaller(Protocol):
-    """``engine.recall_engine.RecallEngine``; one thread calls ``submit`` and ``forget``, any the others."""
+    """``engine.recall_engine.RecallEngine``; one thread calls ``submit``, ``forget`` and ``drop``, any the others."""
 
     @property
     def spec(self) -> ModelInfo: ...
 
     def validate(self, request: RecallRequest) -> None:
         """Raises RequestError for a request that can never be served."""
+
+    def check_ids(self, ids: ItemIds) -> None:
+        """Raises RequestError for item ids of another kind than those of the active catalog."""
 
     def estimate_tokens(self, request: RecallRequest) -> int:
         """Context tokens, at most."""
@@ -56,6 +59,9 @@ class Recaller(Protocol):
 
     def forget(self, user: str) -> None:
         """Erase what is kept of a user on the device."""
+
+    def drop(self, lost: Callable[[str], bool]) -> None:
+        """Let go of what is kept of these users on the device, who are served elsewhere now."""
 
 
 class Attempt:

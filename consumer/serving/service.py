@@ -120,6 +120,7 @@ class ServingLoop:
             self._replies.put,
             answers.expired,
             lambda user: self._forget(user, errands),
+            errands.drop,
             clock,
         )
         self._device = DeviceLoop(engine, self._queue, answers.served, self._observer, clock, answered)

@@ -88,13 +88,17 @@ class IdIndex:
     def nbytes(self) -> int:
         return self._index.nbytes
 
+    def check(self, ids: ItemIds) -> None:
+        """Raises RequestError ``bad_request`` for the other kind of id."""
+        if len(ids) and isinstance(ids, np.ndarray) is self._is_text:
+            asked, declared = ("strings", "integers") if not self._is_text else ("integers", "strings")
+            raise RequestError("bad_request", f"item ids are {asked}, this catalog's are {declared}")
+
     def find(self, ids: ItemIds) -> NDArray[np.int32]:
         """Item index of each id or -1, int32 ``[n]``. Raises RequestError ``bad_request`` for the other kind of id."""
         if len(ids) == 0:
             return np.empty(0, dtype=np.int32)
-        if isinstance(ids, np.ndarray) is self._is_text:
-            asked, declared = ("strings", "integers") if not self._is_text else ("integers", "strings")
-            raise RequestError("bad_request", f"item ids are {asked}, this catalog's are {declared}")
+        self.check(ids)
         if not isinstance(ids, np.ndarray):
             return self._find_texts(_asked_texts(ids))
         if ids.dtype != np.int64:

@@ -142,6 +142,10 @@ class ResidentCatalog:
         """The version as one catalog on the host."""
         return self._overlay.merged_into(self._base.catalog, self.version)
 
+    def check_ids(self, ids: ItemIds) -> None:
+        """Raises RequestError ``bad_request`` for ids of another kind than this catalog's."""
+        self._base.ids.check(ids)
+
     def lookup(self, ids: ItemIds) -> NDArray[np.int32]:
         """Item index of each id, -1 if unknown, int32 ``[n]``. The wrong kind of id: RequestError ``bad_request``."""
         rows = self._base.ids.find(ids)

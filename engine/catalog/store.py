@@ -12,6 +12,7 @@ from engine.catalog.catalog import Catalog
 from engine.catalog.delta import Delta
 from engine.catalog.resident import ResidentCatalog, changed_bytes, device_bytes, host_bytes
 from engine.errors import CatalogError, RequestError
+from engine.request import ItemIds
 
 
 @dataclass(slots=True)
@@ -78,6 +79,12 @@ class CatalogStore:
         with self._lock:
             slot = self._slots.get(version)
             return (slot.resident.deltas, slot.resident.overlaid) if slot is not None else (0, 0)
+
+    def check_ids(self, ids: ItemIds) -> None:
+        """Raises RequestError ``bad_request`` for item ids of another kind than the active version's, if any."""
+        slot = None if self._active is None else self._slots.get(self._active)
+        if slot is not None:
+            slot.resident.check_ids(ids)
 
     def check_model(self, model: str, sizes: Sequence[int]) -> None:
         """Raises CatalogError ``incompatible`` if a catalog for ``model`` with codebooks of ``sizes`` does not fit."""

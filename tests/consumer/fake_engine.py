@@ -69,6 +69,11 @@ class FakeEngine:
     batches: list[int] = field(default_factory=list)
     histories: list[list[int]] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
+    dropped: set[str] = field(default_factory=set)
+    """Of ``users``, those who were."""
+    users: tuple[str, ...] = ()
+    kind: type | None = None
+    """Of the catalog's item ids; none: either."""
 
     def __post_init__(self) -> None:
         self.gate.set()
@@ -77,11 +82,18 @@ class FakeEngine:
         if request.top_k > 1000:
             raise RequestError("bad_request", "top_k: at most 1000")
 
+    def check_ids(self, ids: ItemIds) -> None:
+        if len(ids) and self.kind is not None and isinstance(ids[0], str) != (self.kind is str):
+            raise RequestError("bad_request", "item ids are of another kind")
+
     def estimate_tokens(self, request: RecallRequest) -> int:
         return self.sizing(request)
 
     def forget(self, user: str) -> None:
         self.forgotten.append(user)
+
+    def drop(self, lost: Callable[[str], bool]) -> None:
+        self.dropped |= {user for user in self.users if lost(user)}
 
     def submit(self, requests: Sequence[RecallRequest], *, beside: bool = True) -> "Finished":
         return Finished(self.recall(requests))

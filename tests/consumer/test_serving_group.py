@@ -6,6 +6,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from consumer.stream.mock_cluster import CLIENT_SETTINGS, Api
+from tests.consumer.fake_engine import FakeEngine
 from tests.consumer.serving_harness import REQUESTS, SILENT, Harness, Member, harness
 from tests.consumer.waiting import eventually
 
@@ -76,6 +77,17 @@ def test_a_revoked_partition_is_drained_and_committed_before_it_moves(made: Harn
     if not old.events.count["commit_failed"]:
         assert len(made.replies.records) == 6
         assert new.events.count["received"] == 0, "nothing was served twice"
+
+
+def test_the_engine_lets_go_of_the_users_of_a_partition_that_moves(made: Harness) -> None:
+    old = made.member(FakeEngine(users=("u0", "u1", "unknown")))
+    eventually(lambda: old.owned() == {0, 1}, REBALANCE_S)
+    for partition in (0, 1):
+        made.send(f"r{partition}", partition=partition, user_id=f"u{partition}", history=[1])
+    made.flush()
+    made.replies.wait(2)
+    moved = moved_partition(old, made.member(wait=False))
+    eventually(lambda: old.engine.dropped == {f"u{moved}"})
 
 
 def test_partitions_that_come_while_reading_is_paused_are_paused_too(made: Harness) -> None:

@@ -10,6 +10,7 @@ from catalog_sync.embedded import EmbeddedRedis
 from consumer.histories.settings import HistorySettings
 from consumer.wire.outgoing import encode_cancel, encode_event, encode_forget, encode_request
 from consumer.wire.reply import RecallReply
+from tests.consumer.fake_engine import FakeEngine
 from tests.consumer.serving_harness import Harness, Member, harness
 from tests.consumer.waiting import eventually
 
@@ -98,6 +99,21 @@ def test_a_bad_event_is_a_dead_letter_and_nobody_is_answered(made: Harness) -> N
     assert [each.headers["dlq.error.class"] for each in made.dead_letters.wait(3)] == [b"bad_request"] * 3
     assert member.engine.histories == [[1]]
     eventually(lambda: made.committed() == 5)
+
+
+def test_ids_that_the_catalog_cannot_use_take_the_place_of_nothing(made: Harness) -> None:
+    member = made.member(FakeEngine(kind=int))
+    made.send(value=b'{"type": "event", "user_id": "u", "items": ["other", "ids"]}')
+    event(made, 1)
+    made.send("wrong", user_id="u", history=["other", "ids"])
+    ask(made, "wrong, late", history=["other"], deadline_ms=1)
+    event(made, 2)
+    ask(made, "held")
+    got = replies(made, 3)
+    assert [got[name].error.code for name in ("wrong", "wrong, late")] == ["bad_request"] * 2  # type: ignore[union-attr]
+    assert member.engine.histories == [[1, 2]]
+    assert len(made.dead_letters.wait(3)) == 3, "what came after them is none"
+    eventually(lambda: made.committed() == 6)
 
 
 def test_a_request_that_is_cancelled_before_it_starts_is_answered_cancelled(made: Harness) -> None:
