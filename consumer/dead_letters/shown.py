@@ -69,7 +69,7 @@ def counts_table(counts: Mapping[tuple[str, str, str], int]) -> Table:
     """How many letters of each (class, stage, topic)."""
     table = Table("letters", "class", "stage", "back to")
     for names, count in sorted(counts.items(), key=lambda entry: -entry[1]):
-        table.add_row(f"{count:,}", *map(Text, names))
+        table.add_row(f"{count:,}", *(Text(_plain(name)) for name in names))
     return table
 
 

@@ -84,7 +84,7 @@ class ClientTransport:
 
         def report(error: KafkaError | None, _: Message) -> None:
             if error is not None:
-                on_undelivered(TransportError(f"the request was not delivered: {error.str()}"))
+                on_undelivered(TransportError(f"not delivered to {self._kafka.request_topic}: {error.str()}"))
             elif on_delivered is not None:
                 on_delivered()
 

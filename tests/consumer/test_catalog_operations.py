@@ -76,6 +76,20 @@ def test_quarantine_goes_back_and_release_allows_it_again(
     assert current(settings) == second
 
 
+def test_the_only_version_is_quarantined_although_there_is_none_to_go_back_to(
+    tmp_path: Path,
+    settings: CatalogSettings,
+    capsys: Say,
+) -> None:
+    (only,) = published(tmp_path, 1)
+    capsys.readouterr()
+    assert main(["catalog", "quarantine", only]) == 1
+    said = capsys.readouterr()
+    assert f"version {only} is quarantined; instances that serve it serve on" in said.out
+    assert "no version to go back to" in said.err
+    assert only in fleet(settings).quarantine
+
+
 def test_guard_acts_once_enough_instances_say_so(
     tmp_path: Path,
     settings: CatalogSettings,

@@ -296,7 +296,7 @@ def test_a_request_that_kafka_does_not_take_raises_at_once(cluster: MockCluster,
     async def ask() -> None:
         async with RecallClient(kafka) as client:
             cluster.push_errors(Api.PRODUCE, [KafkaError.MSG_SIZE_TOO_LARGE])
-            with pytest.raises(TransportError, match=r"not delivered: .*too large"):
+            with pytest.raises(TransportError, match=r"not delivered to requests.*: .*too large"):
                 await client.recall(history=[1])
             with pytest.raises(TransportError, match=r"not sent: .*too large"):
                 await client.recall(history=range(200_000))

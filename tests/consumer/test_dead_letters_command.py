@@ -121,9 +121,12 @@ def test_nothing_that_a_letter_holds_reaches_the_terminal_as_a_command(made: Har
     nasty = "\x1b[31m"
     headers = {"dlq.error.class": nasty.encode(), "dlq.error.message": nasty.encode(), nasty: nasty.encode()}
     made.send(nasty, topic=DEAD_LETTERS, key=nasty.encode(), headers=headers, labels={nasty: nasty})
+    origin = {f"dlq.original.{name}": b"0" for name in ("partition", "offset", "timestamp")}
+    made.send(nasty, topic=DEAD_LETTERS, headers={**headers, **origin, "dlq.original.topic": REQUESTS.encode()})
     made.flush()
     assert run(made, "list") == 0
     assert run(made, "show", "0") == 0
+    assert run(made, "replay", "--at", "0:1", "--dry-run") == 0
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
     assert "\\x1b[31m" in shown

@@ -6,6 +6,7 @@ from pydantic_settings import CliPositionalArg
 from catalog_sync.settings import CatalogSettings
 from consumer.cli.catalog.on_redis import OnRedis
 from consumer.cli.catalog.shown import say, say_current
+from engine.errors import CatalogError
 
 
 class Quarantine(OnRedis):
@@ -24,7 +25,12 @@ class Quarantine(OnRedis):
                 say(f"version {self.version} may be activated again")
                 return
             model = quarantine.publisher.manifest(self.version).model
-            pointer = quarantine.condemn(self.version, "operator", self.reason, getpass.getuser())
+            try:
+                pointer = quarantine.condemn(self.version, "operator", self.reason, getpass.getuser())
+            except CatalogError as error:
+                if error.reason in ("no_previous", "conflict"):
+                    say(f"version {self.version} is quarantined; instances that serve it serve on")
+                raise
             say(f"version {self.version} is quarantined")
             if pointer is not None:
                 say_current(model, pointer)
