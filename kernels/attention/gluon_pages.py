@@ -24,10 +24,10 @@ copy_in = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 
 
 @gluon.jit
-def make_barriers(arrivals: gl.constexpr):
+def make_barriers(arrivals: gl.constexpr, count: gl.constexpr = STAGES):
     layout: gl.constexpr = mbarrier.MBarrierLayout()
-    barriers = gl.allocate_shared_memory(gl.int64, [STAGES, 1], layout)
-    for i in gl.static_range(STAGES):
+    barriers = gl.allocate_shared_memory(gl.int64, [count, 1], layout)
+    for i in gl.static_range(count):
         mbarrier.init(barriers.index(i), count=arrivals)
     return barriers
 
