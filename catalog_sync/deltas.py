@@ -42,11 +42,16 @@ class DeltaPublisher:
         self.publisher = self._publisher = publisher
 
     def head(self, model: str) -> Head:
-        """Raises CatalogError ``no_version``, and what ``fetch_manifest`` raises."""
+        """Raises CatalogError ``no_version``, ``quarantined``, and what ``fetch_manifest`` raises."""
         pointer = self._publisher.pointer(model)
         if pointer is None:
             raise CatalogError("no_version", f"model {model!r} has no current version that a delta could change")
-        return Head(pointer, fetch_manifest(self._redis, self._keys, pointer))
+        head = Head(pointer, fetch_manifest(self._redis, self._keys, pointer))
+        if bad := self.publisher.bad_part(pointer.version, self.publisher.quarantine()):
+            raise CatalogError(
+                "quarantined", f"version {bad} is quarantined: no instance takes a delta of it, activate another first"
+            )
+        return head
 
     def publish(
         self,

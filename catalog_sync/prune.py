@@ -37,6 +37,12 @@ def reasons_to_keep(status: FleetStatus, history: int) -> Mapping[str, str]:
         keep(pin.versions, f"pinned by group {group}")
     for ack in status.acks:
         keep((ack.version, ack.target, *ack.resident, *ack.kept), f"instance {ack.instance} has it")
+    _keep_what_makes_them(kept, status)
+    return kept
+
+
+def _keep_what_makes_them(kept: dict[str, str], status: FleetStatus) -> None:
+    """Add the parents and the full forms of what is kept."""
     parents = {  # a version that is there in full needs none, else a chain would be kept for ever
         manifest.version: manifest.parent for manifest in status.manifests if manifest.version not in status.full_forms
     }
@@ -46,11 +52,10 @@ def reasons_to_keep(status: FleetStatus, history: int) -> Mapping[str, str]:
             version = parent
     for version, full in status.full_forms.items():
         if version in kept:
-            keep([full], f"version {version} in full")
+            kept.setdefault(full, f"version {version} in full")
     for manifest in status.manifests:
         if manifest.full_of in kept:  # the upload of a full form ends with the key that names it
-            keep([manifest.version], f"version {manifest.full_of} in full")
-    return kept
+            kept.setdefault(manifest.version, f"version {manifest.full_of} in full")
 
 
 @dataclass(slots=True)
@@ -88,6 +93,8 @@ class Pruner:
                 continue
             if dry_run or self._delete(manifest, pruned):
                 pruned.versions[manifest.version] = manifest.size
+            else:
+                _keep_what_makes_them(pruned.kept, status)
         pruned.orphans = sum(1 for _ in self._orphans(dry_run))
         return pruned
 

@@ -10,6 +10,7 @@ import redis
 from catalog_sync.ancestry import Ancestry, ancestors
 from catalog_sync.blob import Bytes
 from catalog_sync.connection import get_bytes, get_hash
+from catalog_sync.fetch import fetch_chain
 from catalog_sync.layout import (
     HISTORY_LIMIT,
     Ack,
@@ -129,8 +130,9 @@ class Publisher:
     def activate(self, version: str, *, model: str | None = None) -> Pointer:
         """Point the version's model at it and announce it.
 
-        Raises CatalogError ``unknown_version``, ``incompatible`` (not made for ``model``), ``quarantined`` or
-        ``conflict`` (another publisher moved the pointer at the same time).
+        Raises CatalogError ``unknown_version``, ``incompatible`` (not made for ``model``), ``quarantined``,
+        ``conflict`` (another publisher moved the pointer at the same time), or what ``fetch_chain`` raises where a
+        version that it changes is not there any more.
         """
         manifest, digest = self._manifest(version)
         bad = self.bad_part(version, self.quarantine())
@@ -138,6 +140,7 @@ class Publisher:
             raise CatalogError("quarantined", f"version {version} is a change of version {bad}, which is quarantined")
         if model is not None and manifest.model != model:
             raise CatalogError("incompatible", f"version {version} is made for model {manifest.model!r}, not {model!r}")
+        fetch_chain(self._redis, self._keys, manifest, lambda _: None)
         return self._activate(manifest, digest, self.pointer(manifest.model))
 
     def publish(

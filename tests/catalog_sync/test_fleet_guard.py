@@ -245,3 +245,25 @@ def test_the_long_run_outlives_redis_and_says_a_thing_once() -> None:
         assert not thread.is_alive()
         assert sum(bad.version in line for line in said) == 1
         fleet.close()
+
+
+def test_no_delta_is_made_of_what_is_quarantined_and_still_current(fleet: Fleet, quarantine: FleetQuarantine) -> None:
+    first = fleet.publish(range(5))
+    with pytest.raises(CatalogError, match="no version to go back to"):
+        quarantine.condemn(first.version, "x", "y", "test")
+    deltas = DeltaPublisher(fleet.publisher)
+    with pytest.raises(CatalogError, match=f"version {first.version} is quarantined: no instance takes a delta of it"):
+        deltas.head(MODEL)
+    good = fleet.publish(range(6))
+    assert deltas.head(MODEL).pointer == good
+
+
+def test_a_version_whose_parent_is_gone_is_not_made_current(fleet: Fleet) -> None:
+    first = fleet.publish(range(5))
+    deltas = DeltaPublisher(fleet.publisher)
+    child = deltas.publish(deltas.head(MODEL), None, [np.array([1])])[0]
+    last = fleet.publish(range(6))
+    fleet.redis.delete(fleet.keys.manifest(first.version))
+    with pytest.raises(CatalogError, match=f"the manifest of version {first.version} is not in Redis"):
+        fleet.publisher.activate(child.version)
+    assert fleet.publisher.pointer(MODEL) == last

@@ -1,9 +1,11 @@
 from collections.abc import Callable, Iterator
 
 import msgspec
+import numpy as np
 import pytest
 
 from catalog_sync.connection import get_bytes
+from catalog_sync.deltas import DeltaPublisher
 from catalog_sync.embedded import EmbeddedRedis
 from catalog_sync.layout import Ack, Condemnation, Manifest, Pin, PinnedVersion, Pointer, chunks_of
 from catalog_sync.pins import Pins
@@ -118,6 +120,30 @@ def test_a_version_that_becomes_current_while_pruning_stays(
     assert wanted not in pruner.prune(0).versions
     assert get_bytes(fleet.redis, fleet.keys.chunk(wanted, 0)) is not None
     assert fleet.publisher.manifest(wanted)
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_what_makes_a_version_that_becomes_current_while_pruning_stays(
+    fleet: Fleet, pruner: Pruner, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    fleet.publish(range(5))
+    deltas = DeltaPublisher(fleet.publisher)
+    wanted = [deltas.publish(deltas.head(MODEL), None, [np.array([n])])[0].version for n in range(3)][-1]
+    if full:
+        deltas.rebase(wanted)
+    for n in (6, 7, 8):
+        fleet.publish(range(n))
+    look = fleet.publisher.status
+
+    def then_activate() -> FleetStatus:
+        status = look()
+        fleet.publisher.activate(wanted)
+        return status
+
+    monkeypatch.setattr(fleet.publisher, "status", then_activate)
+    pruner.prune(0)
+    with fleet.watcher():
+        eventually(lambda: fleet.store.active == wanted)
 
 
 def test_a_version_pinned_while_pruning_is_put_back(

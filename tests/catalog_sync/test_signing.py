@@ -56,7 +56,7 @@ CHANGES: dict[str, Any] = {
     **{"format": 99, "version": "0" * 16, "model": "other", "sizes": (64, 65), "items": 51, "leaves": 49, "size": 1},
     **{"chunk_bytes": 2048, "sha256": "0" * 64, "chunks": ("0" * 64,), "label": "x", "ids": "string"},
     **{"fields": {"title": "int64"}, "parent": "p", "parent_manifest": "h", "withdrawn": 1, "full_of": "v"},
-    **{"canaries": ()},
+    **{"canaries": (), "positions": {"topic": {0: 1}}},
 }
 
 

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from consumer.stream.item_changes import ItemChanges
     from consumer.wire.dead_letter import SourceRecord
 
-_PASSING = ("conflict", "verify")
-"""Another publisher was faster, again and again; what was uploaded was pruned at the same time."""
+_PASSING = ("conflict", "verify", "quarantined")
+"""Another publisher was faster, again and again; what was uploaded was pruned at the same time; what is current was
+found bad, and the pointer has not gone back yet.
+"""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
 
 
