@@ -60,7 +60,7 @@ class ClientTransport:
         self._trouble = ""
         self._noted: set[int] = set()
         try:
-            self._producer = Producer({**kafka.producer(), "log_level": CRITICAL_ONLY, "error_cb": self._note})
+            self._producer = Producer(self._producer_options())
         except KafkaException as error:
             raise TransportError(f"kafka: {reason_of(error)}") from error
         self._thread = threading.Thread(target=self._run, name="recall-client", daemon=True)
@@ -156,6 +156,14 @@ class ClientTransport:
             for partition in partitions
             for at in (TopicPartition(topic, partition),)
         ]
+
+    def _producer_options(self) -> dict[str, Option | Callable[[KafkaError], None]]:
+        return {
+            **self._kafka.producer(),
+            "linger.ms": self._kafka.producer_options.get("linger.ms", 0),  # nobody flushes: a request leaves at once
+            "log_level": CRITICAL_ONLY,
+            "error_cb": self._note,
+        }
 
     def _consumer_options(self) -> dict[str, Option | Callable[[KafkaError], None]]:
         return {

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from consumer.client import RecallClient, RecallError, RecallTimeoutError, ReplyError, TransportError
+from consumer.stream.client_transport import ClientTransport
 from consumer.stream.mock_cluster import CLIENT_SETTINGS, Api, MockCluster
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.reply import encode_error, encode_reply
@@ -251,6 +252,16 @@ def test_leaving_the_client_ends_requests_that_wait(kafka: KafkaSettings) -> Non
             await client.recall(history=[1])
 
     asyncio.run(ask())
+
+
+def test_a_request_leaves_at_once_unless_the_settings_say_otherwise() -> None:
+    def linger_ms(**producer_options: int) -> object:
+        kafka = KafkaSettings.model_validate({"producer_options": producer_options})
+        transport = ClientTransport(kafka, None, lambda _headers, _value: None, lambda _failure: None)
+        return transport._producer_options()["linger.ms"]  # noqa: SLF001
+
+    assert linger_ms() == 0
+    assert linger_ms(**{"linger.ms": 3}) == 3
 
 
 @pytest.mark.parametrize("options", ["client_options", "producer_options", "consumer_options"])
