@@ -1,6 +1,7 @@
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -30,6 +31,16 @@ def test_nothing_is_served_before_the_first_activation() -> None:
     with pytest.raises(RequestError) as caught, catalogs.pin():
         pass
     assert caught.value.code == "no_catalog"
+
+
+def test_ids_are_checked_against_those_of_the_active_version_which_may_be_none_yet() -> None:
+    catalogs = store()
+    catalogs.check_ids(["a"])
+    load(catalogs, "v1")
+    catalogs.check_ids(np.array([1, 77]))
+    catalogs.check_ids([])
+    with pytest.raises(RequestError, match="item ids are strings, this catalog's are integers"):
+        catalogs.check_ids(["a"])
 
 
 def test_a_swap_keeps_the_previous_version_and_drops_the_one_before() -> None:
