@@ -1,5 +1,6 @@
 """The users that are held in the process: within bounds, the least recently used go first."""
 
+import sys
 from collections import OrderedDict
 from collections.abc import Collection
 from typing import Generic, TypeVar
@@ -13,12 +14,13 @@ from consumer.histories.history import History
 from consumer.histories.items import Cap, PackedItems, pack
 from consumer.histories.operation import Operation, UserKey
 from consumer.histories.settings import HistorySettings
+from consumer.histories.unsaved import Unsaved
 from consumer.stream.partition import Partition
 
 T = TypeVar("T")
 
 ENTRY_BYTES = 1_000
-"""Memory of a user beside the items: keys, marks, objects."""
+"""Memory of a user beside the items and the user id: marks, objects."""
 
 _LOOKS = 8
 
@@ -34,15 +36,20 @@ class Brought(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 class Held(Generic[T]):
-    """Not thread-safe."""
+    """Not thread-safe. What ``unsaved`` holds beside the histories counts, too."""
 
-    def __init__(self, settings: HistorySettings, cap: Cap) -> None:
-        self.nbytes = 0
-        self._settings, self._cap = settings, cap
+    def __init__(self, settings: HistorySettings, cap: Cap, unsaved: Unsaved[T]) -> None:
+        self._settings, self._cap, self._unsaved = settings, cap, unsaved
+        self._nbytes = 0
         self._users: OrderedDict[UserKey, Entry[T] | Brought] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._users)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all this."""
+        return self._nbytes + self._unsaved.nbytes
 
     def __contains__(self, user: object) -> bool:
         return user in self._users
@@ -56,7 +63,7 @@ class Held(Generic[T]):
 
     def add(self, user: UserKey, entry: Entry[T]) -> None:
         self._users[user] = entry
-        self.weigh(entry)
+        self.weigh(user, entry)
 
     def bring(self, operation: Operation[T]) -> bool:
         """Hold what a request brought, in the place of what one before it did. False: there is more to know first."""
@@ -68,11 +75,11 @@ class Held(Generic[T]):
         if held is not None:
             if not isinstance(held, Brought) or held.epoch != epoch or held.partition != partition:
                 return False
-            self.nbytes -= held.nbytes
+            self._nbytes -= held.nbytes
             self._users.move_to_end(user)
-        nbytes = ENTRY_BYTES + items.nbytes
+        nbytes = ENTRY_BYTES + sys.getsizeof(user.user) + items.nbytes
         self._users[user] = Brought(partition, epoch, operation.offset, items, nbytes)
-        self.nbytes += nbytes
+        self._nbytes += nbytes
         return True
 
     def touch(self, user: UserKey) -> None:
@@ -95,10 +102,10 @@ class Held(Generic[T]):
                 entries.append((user, held))
         return entries
 
-    def weigh(self, entry: Entry[T]) -> None:
+    def weigh(self, user: UserKey, entry: Entry[T]) -> None:
         """Its history has changed."""
-        nbytes = ENTRY_BYTES + (0 if entry.history is None else entry.history.nbytes)
-        self.nbytes += nbytes - entry.nbytes
+        nbytes = ENTRY_BYTES + sys.getsizeof(user.user) + (0 if entry.history is None else entry.history.nbytes)
+        self._nbytes += nbytes - entry.nbytes
         entry.nbytes = nbytes
 
     @property
@@ -121,12 +128,12 @@ class Held(Generic[T]):
 
     def remove(self, user: UserKey, held: Entry[T] | Brought) -> None:
         del self._users[user]
-        self.nbytes -= held.nbytes
+        self._nbytes -= held.nbytes
 
     def _unpacked(self, user: UserKey, brought: Brought) -> Entry[T]:
         items = PackedItems("int", pack(brought.items), len(brought.items))
         history = History({brought.partition.number: brought.offset}, items)
         entry: Entry[T] = Entry(brought.partition, brought.epoch, history, nbytes=brought.nbytes)
         self._users[user] = entry
-        self.weigh(entry)
+        self.weigh(user, entry)
         return entry

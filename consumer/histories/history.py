@@ -86,6 +86,11 @@ class History:
         return None if self.items is None else self.items.items()
 
     @property
+    def empty(self) -> bool:
+        """Nothing is held, and no record has made it so."""
+        return self.items is None and not self.marks
+
+    @property
     def nbytes(self) -> int:
         return 0 if self.items is None else self.items.nbytes
 

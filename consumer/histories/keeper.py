@@ -34,10 +34,10 @@ class Keeper(Generic[T]):
         self._clock = clock
         self._durable = settings.store != "off"
         self._behind = settings.store == "write-behind"
-        self._held: Held[T] = Held(settings, cap)
+        self._unsaved: Unsaved[T] = Unsaved(settings, clock)
+        self._held: Held[T] = Held(settings, cap, self._unsaved)
         self._epochs: dict[Partition, int] = {}
         self._lookups = Lookups()
-        self._unsaved: Unsaved[T] = Unsaved(settings, clock)
 
     def __len__(self) -> int:
         return len(self._held)
@@ -78,6 +78,7 @@ class Keeper(Generic[T]):
             entry.parked.append(operation)
         else:
             self._apply(operation.user, entry, entry.history, operation, effects)
+            self._remove_if_over(operation.user, entry)
             self.counts.evicted += self._held.make_room(operation.user)
         return effects
 
@@ -161,10 +162,10 @@ class Keeper(Generic[T]):
                 self._apply(user, entry, entry.history, each, effects)
         entry.ours = None
         parked, entry.parked = entry.parked, []
-        self._unsaved.at_risk -= sum(each.released for each in parked)
+        self._unsaved.risk_no_more(parked)
         for each in parked:
             self._apply(user, entry, entry.history, each, effects)
-        self._held.weigh(entry)
+        self._held.weigh(user, entry)
         self._remove_if_over(user, entry)
         self.counts.evicted += self._held.make_room(user)
         return effects
@@ -243,7 +244,7 @@ class Keeper(Generic[T]):
             operation.applied = True
             self.counts.applied += 1
             self.counts.forgotten += change == "forget"
-            self._held.weigh(entry)
+            self._held.weigh(user, entry)
             self._answer(operation, history, effects)
         if self._durable and (operation.applied or entry.unsaved_since is not None):
             self._unsaved.add(user, entry, operation)
@@ -275,15 +276,25 @@ class Keeper(Generic[T]):
             effects.told.append(Told(operation.tag, came))  # type: ignore[arg-type]
 
     def _release(self, operation: Operation[T], effects: Effects[T]) -> None:
-        """What may be lost from now on, unless too much may be already."""
-        if not operation.released and self.at_risk < self._settings.unsaved_records:
-            operation.released = True
-            self._unsaved.at_risk += 1
+        """What may be lost from now on, unless too much may be already, or there is no memory for it."""
+        if operation.released or self.at_risk >= self._settings.unsaved_records:
+            return
+        operation.released = True
+        self._unsaved.risk(operation)
+        self.counts.evicted += self._held.make_room(operation.user)
+        if self._held.full:
+            self._unsaved.risk_no_more([operation])
+            operation.released = False
+        else:
             effects.released.append(operation.tag)
 
     def _remove_if_over(self, user: UserKey, entry: Entry[T]) -> None:
-        """Its partition is another's, and nothing of it is left to be done."""
-        if self._epochs.get(entry.partition) == entry.epoch or entry.unsaved_since is not None or entry.parked:
+        """Nothing of it is left to be done, and its partition is another's, or nothing is known of this user: whoever
+        asks for users that do not exist must not drive out those that do.
+        """
+        if entry.unsaved_since is not None or entry.parked:
             return
-        self._held.remove(user, entry)
-        self._lookups.unwanted(user)
+        history = entry.history
+        if self._epochs.get(entry.partition) != entry.epoch or (history is not None and history.empty):
+            self._held.remove(user, entry)
+            self._lookups.unwanted(user)

@@ -1,7 +1,10 @@
 """What the store of histories does not have yet, and the writes that bring it there."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
+
+import numpy as np
 
 from consumer.histories.entry import Entry
 from consumer.histories.history import History, marks_of
@@ -15,13 +18,17 @@ MAX_CHUNKS = 64
 """Then a history is written whole, so that reading it stays one short answer."""
 
 _WRITE_BYTES = 4 << 20
+_OPERATION_BYTES = 1_500
+"""Memory of a record beside its bytes and items."""
 
 
 class Unsaved(Generic[T]):
-    """``at_risk``: records that were released and are not in the store. Not thread-safe."""
+    """``at_risk``: records that were released and are not in the store, which take ``nbytes`` of memory that nothing
+    else counts any more. Not thread-safe.
+    """
 
     def __init__(self, settings: HistorySettings, clock: Callable[[], float]) -> None:
-        self.at_risk = 0
+        self.at_risk = self.nbytes = 0
         self._delay = settings.write_behind_ms / 1000 if settings.store == "write-behind" else 0.0
         self._clock = clock
         self._users: dict[UserKey, Entry[T]] = {}
@@ -38,8 +45,21 @@ class Unsaved(Generic[T]):
     def add(self, user: UserKey, entry: Entry[T], operation: Operation[T]) -> None:
         """It was applied, or stands behind one that was."""
         entry.unsaved.append(operation)
-        self.at_risk += operation.released
+        if operation.released:
+            self.risk(operation)
         self.soil(user, entry)
+
+    def risk(self, operation: Operation[T]) -> None:
+        """It is released from now on."""
+        self.at_risk += 1
+        self.nbytes += _memory_of(operation)
+
+    def risk_no_more(self, operations: Iterable[Operation[T]]) -> None:
+        """Those of them that were released are in the store, or are counted anew."""
+        for each in operations:
+            if each.released:
+                self.at_risk -= 1
+                self.nbytes -= _memory_of(each)
 
     def soil(self, user: UserKey, entry: Entry[T]) -> None:
         """The store is to be written for this user."""
@@ -67,7 +87,7 @@ class Unsaved(Generic[T]):
     def saved(self, entry: Entry[T], write: Write) -> list[Operation[T]]:
         """The store took this write. Returns records that are released by that."""
         saved, entry.unsaved = entry.unsaved[: write.records], entry.unsaved[write.records :]
-        self.at_risk -= sum(each.released for each in saved)
+        self.risk_no_more(saved)
         released = [each for each in saved if not each.released]
         for each in released:
             each.released = True
@@ -83,8 +103,14 @@ class Unsaved(Generic[T]):
         """The history is another one: these are to be applied anew."""
         again, entry.unsaved, entry.unsaved_since = entry.unsaved, [], None
         self._users.pop(user, None)
-        self.at_risk -= sum(each.released for each in again)
+        self.risk_no_more(again)
         return again
+
+
+def _memory_of(operation: Operation[T]) -> int:
+    items = operation.items
+    ids = items.nbytes if isinstance(items, np.ndarray) else sum(map(sys.getsizeof, items))
+    return _OPERATION_BYTES + operation.size + ids
 
 
 def _write(user: UserKey, entry: Entry[T], history: History) -> Write:

@@ -156,6 +156,7 @@ class RequestReader:
             NO_ITEMS if items is None else items,
             waits,
             not waits if told is None else told,
+            size=item.size,
         )
 
     def _repeat(self, item: InFlight, wire: WireRequest) -> Repeat | None:

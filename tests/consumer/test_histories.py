@@ -172,6 +172,46 @@ def test_write_behind_risks_a_bounded_number_of_records() -> None:
     assert (member.released, member.keeper.at_risk) == ([0, 1, 2, 3, 4, 5], 0)
 
 
+def test_what_write_behind_risks_is_bounded_by_memory_too() -> None:
+    member = Member(mode="write-behind", more={"max_bytes": 300_000})
+    for offset in range(9):
+        operation = Operation((1, offset), UserKey("t", f"u{offset}"), HERE, 1, offset, "append", 0.0, np.arange(1_000))
+        operation.size = 50_000
+        member.take(member.keeper.submit(operation))
+    assert member.keeper.take_loads(10)
+    member.take(member.keeper.failed())
+    assert member.released == list(range(4)), "60 kB each: a record, its ids, its user"
+    assert member.keeper.nbytes <= 300_000
+    member.settle()
+    assert (sorted(member.released), member.keeper.at_risk) == (list(range(9)), 0)
+    assert member.keeper.nbytes < 50_000, "the records have gone, the histories are short"
+
+
+@pytest.mark.parametrize("mode", ["off", "write-through", "write-behind"])
+def test_users_of_whom_nothing_is_known_drive_nobody_out(mode: str) -> None:
+    member = Member(mode=mode, more={"entries": 3})
+    for number in range(3):
+        member.submit(number, "append", [number], UserKey("t", f"known-{number}"))
+    member.settle()
+    for number in range(3, 103):
+        change: Change | None = "extend" if number % 2 else None
+        member.submit(number, change, [1] if change else [], UserKey("t", f"unknown-{number}"))
+        member.settle()
+        assert isinstance(member.told[number], RequestError)
+    assert (len(member.keeper), member.keeper.counts.evicted) == (3, 0)
+    member.submit(103, None, user=UserKey("t", "known-0"))
+    assert isinstance(member.told[103], np.ndarray)
+    assert member.told[103].tolist() == [0]
+
+
+def test_the_memory_of_a_long_user_id_counts() -> None:
+    member = Member(mode="off")
+    member.submit(0, "append", [1])
+    short = member.keeper.nbytes
+    member.submit(1, "append", [1], UserKey("t", "\N{SNOWMAN}" * 256))
+    assert member.keeper.nbytes - short > short + 500
+
+
 def test_write_behind_lets_events_pass_while_the_store_is_away_and_makes_up_for_it() -> None:
     member = Member(mode="write-behind")
     member.store.hashes.clear()
