@@ -76,7 +76,8 @@ def _installed() -> Iterator[None]:
 
 
 def _signed_bytes(manifest: Manifest) -> bytes:
-    return _CONTEXT + msgspec.json.encode(msgspec.structs.replace(manifest, signature=None), order="deterministic")
+    unsigned = msgspec.to_builtins(msgspec.structs.replace(manifest, signature=None), str_keys=True)
+    return _CONTEXT + msgspec.json.encode(unsigned, order="deterministic")
 
 
 def _public_key(file: Path) -> "Ed25519PublicKey":
