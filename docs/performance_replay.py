@@ -1,6 +1,6 @@
 """Users who come back on the page of measured results: a replayed day, and members that are restarted while warm."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.results import Row, find
@@ -48,15 +48,13 @@ def replay_section(stem: str, report: Mapping[str, Any]) -> Iterator[str]:
 
 def warm_restart_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
     """What is still answered in time."""
-    rows, (least, most) = report["rows"], report["items"]
+    rows = report["rows"]
     prefills = [row["prefill_tokens_per_s"] for row in rows]
-    yield "## Members that are restarted while warm\n"
-    yield f"{report['members']} processes with a tiny model on the CPU, real Kafka and Redis, {report['machine']},"
-    yield f"commit {report['commit']}. {report['users']} users come back at {report['requests_per_s']:g} visits a"
-    yield f"second with 3 new events on top of {least} to {most} held ones, each visit with a deadline of"
-    yield f"{report['deadline_s']:g} s. Once all have sessions the processes are restarted one after the other: their"
-    yield "users move to the other members, some of them back later, and begin without a session each time. The prompt"
-    yield f"tokens to be computed go from {prefills[0]:,} to {max(prefills):,} a second.\n"
+    if report["degrade"]:
+        yield f"### The same where `{'`, `'.join(report['degrade'])}` may be given up\n"
+        yield f"Commit {report['commit']}; a degraded answer is of a narrower beam or the newest part of the history.\n"
+    else:
+        yield from _storm(report, prefills)
     yield from table(
         ("", "s", "visits", "in time", "p50 ms", "p99 ms", "longest silence s", "prefill tokens/s", "degraded",
          "need_history", "rejected", "expired"),
@@ -67,6 +65,17 @@ def warm_restart_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]
             for row in rows
         ],
     )  # fmt: skip
+
+
+def _storm(report: Mapping[str, Any], prefills: Sequence[int]) -> Iterator[str]:
+    least, most = report["items"]
+    yield "## Members that are restarted while warm\n"
+    yield f"{report['members']} processes with a tiny model on the CPU, real Kafka and Redis, {report['machine']},"
+    yield f"commit {report['commit']}. {report['users']} users come back at {report['requests_per_s']:g} visits a"
+    yield f"second with 3 new events on top of {least} to {most} held ones, each visit with a deadline of"
+    yield f"{report['deadline_s']:g} s. Once all have sessions the processes are restarted one after the other: their"
+    yield "users move to the other members, some of them back later, and begin without a session each time. The prompt"
+    yield f"tokens to be computed go from {prefills[0]:,} to {max(prefills):,} a second.\n"
 
 
 def _what(row: Row) -> str:

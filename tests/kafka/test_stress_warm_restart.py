@@ -44,8 +44,13 @@ class Phase:
     end: float
 
 
-def test_a_rolling_restart_of_warm_members_keeps_deadlines(broker: KafkaCluster, tmp_path: Path, record: bool) -> None:
-    with group(broker, tmp_path, *FLAGS, model=WARM, pages=4_096) as each:
+@pytest.mark.parametrize("degrade", [(), ("beam", "history")], ids=["whole", "or less"])
+def test_a_rolling_restart_of_warm_members_keeps_deadlines(
+    broker: KafkaCluster, tmp_path: Path, record: bool, degrade: tuple[str, ...]
+) -> None:
+    """``degrade``: what the service may give up."""
+    flags = (*FLAGS, f"--load.degrade={json.dumps(degrade)}")
+    with group(broker, tmp_path, *flags, model=WARM, pages=4_096) as each:
         each.members = [each.member() for _ in range(3)]
         each.await_ready()
         users = ReturningUsers(
@@ -65,7 +70,7 @@ def test_a_rolling_restart_of_warm_members_keeps_deadlines(broker: KafkaCluster,
     assert min(row["in_time"] for row in rows) >= LEAST
     assert sum(row["need_history"] for row in rows) == 0
     if record:
-        write(rows, series(users.visits, phases[0].begin, phases[-1].end))
+        write(degrade, rows, series(users.visits, phases[0].begin, phases[-1].end))
 
 
 def restarts(each: Group, users: ReturningUsers) -> Iterator[Phase]:
@@ -121,7 +126,7 @@ def series(visits: Sequence[Visit], begin: float, end: float) -> list[tuple[int,
     return [(came, in_time, tokens) for came, in_time, tokens in found]
 
 
-def write(rows: Sequence[dict[str, Any]], seconds: list[tuple[int, int, int]]) -> None:
+def write(degrade: Sequence[str], rows: Sequence[dict[str, Any]], seconds: list[tuple[int, int, int]]) -> None:
     found = {
         "machine": f"{platform.machine()}, Python {platform.python_version()}, one broker on the same busy machine",
         "commit": commit(),
@@ -132,7 +137,8 @@ def write(rows: Sequence[dict[str, Any]], seconds: list[tuple[int, int, int]]) -
         "deadline_s": DEADLINE_S,
         "items": LENGTHS,
         "heartbeat_ms": HEARTBEAT_MS,
+        "degrade": degrade,
         "rows": list(rows),
         "series": seconds,
     }
-    (RESULTS / "warm_restart.json").write_text(json.dumps(found, indent=1) + "\n")
+    (RESULTS / f"warm_restart{'_degrade' if degrade else ''}.json").write_text(json.dumps(found, indent=1) + "\n")
