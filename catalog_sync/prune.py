@@ -1,13 +1,14 @@
 """Deletes versions that nobody can need any more."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 
 import redis
 
 from catalog_sync.connection import get_bytes
-from catalog_sync.layout import Keys, Manifest
+from catalog_sync.fetch import fetch_chain
+from catalog_sync.layout import Keys, Manifest, Pointer
 from catalog_sync.pins import read_pin
 from catalog_sync.publisher import FleetStatus, Publisher
 from engine.errors import CatalogError
@@ -81,7 +82,8 @@ class Pruner:
 
     def __init__(self, client: redis.Redis, keys: Keys, publisher: Publisher) -> None:
         self._redis, self._keys, self._publisher = client, keys, publisher
-        self._unless_current = client.register_script(files("catalog_sync").joinpath("retire.lua").read_text())
+        self._unless_moved = client.register_script(files("catalog_sync").joinpath("retire.lua").read_text())
+        self._made: dict[str, Collection[str]] = {}  # of the version that was current last
         self._unless_manifest = client.register_script(files("catalog_sync").joinpath("sweep.lua").read_text())
 
     def prune(self, history: int, *, dry_run: bool = False) -> Pruned:
@@ -113,11 +115,16 @@ class Pruner:
     def _delete(self, manifest: Manifest, pruned: Pruned) -> bool:
         key = self._keys.manifest(manifest.version)
         raw = get_bytes(self._redis, key)
-        if raw is None or not self._unless_current(
-            keys=[self._keys.current(manifest.model), key], args=[manifest.version]
-        ):
-            pruned.kept[manifest.version] = "it became current meanwhile"
+        if raw is None:
             return False
+        moved = True
+        while moved:
+            pointer = self._publisher.pointer(manifest.model)
+            if manifest.version in self._made_of(pointer):
+                pruned.kept[manifest.version] = "what is current came to need it meanwhile"
+                return False
+            seen = pointer.generation if pointer is not None else 0
+            moved = not self._unless_moved(keys=[self._keys.current(manifest.model), key], args=[seen])
         # a pin is written before its manifest is looked at: one of the two sees the other
         if group := self._pinned_by(manifest.version):
             self._redis.set(key, raw, nx=True)
@@ -127,6 +134,19 @@ class Pruner:
         for number in range(len(manifest.chunks)):
             self.sweep(manifest.version, self._keys.chunk(manifest.version, number))
         return True
+
+    def _made_of(self, pointer: Pointer | None) -> Collection[str]:
+        """The versions whose bytes make the current one."""
+        if pointer is None:
+            return ()
+        if pointer.version not in self._made:
+            try:
+                chain = fetch_chain(self._redis, self._keys, self._publisher.manifest(pointer.version), lambda _: None)
+            except CatalogError:  # no instance can fetch it
+                chain = []
+            parts = {each for link in chain for each in (link.version, link.manifest.version)}
+            self._made = {pointer.version: {pointer.version, *parts}}
+        return self._made[pointer.version]
 
     def _pinned_by(self, version: str) -> str | None:
         prefix = self._keys.pin("")

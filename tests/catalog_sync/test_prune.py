@@ -123,8 +123,9 @@ def test_a_version_that_becomes_current_while_pruning_stays(
 
 
 @pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize("changed", [True, False], ids=["and is changed", ""])
 def test_what_makes_a_version_that_becomes_current_while_pruning_stays(
-    fleet: Fleet, pruner: Pruner, monkeypatch: pytest.MonkeyPatch, full: bool
+    fleet: Fleet, pruner: Pruner, monkeypatch: pytest.MonkeyPatch, full: bool, changed: bool
 ) -> None:
     fleet.publish(range(5))
     deltas = DeltaPublisher(fleet.publisher)
@@ -138,12 +139,16 @@ def test_what_makes_a_version_that_becomes_current_while_pruning_stays(
     def then_activate() -> FleetStatus:
         status = look()
         fleet.publisher.activate(wanted)
+        if changed:
+            deltas.publish(deltas.head(MODEL), None, [np.array([4])])
         return status
 
     monkeypatch.setattr(fleet.publisher, "status", then_activate)
     pruner.prune(0)
+    current = deltas.head(MODEL).pointer.version
+    assert (current == wanted) is not changed
     with fleet.watcher():
-        eventually(lambda: fleet.store.active == wanted)
+        eventually(lambda: fleet.store.active == current)
 
 
 def test_a_version_pinned_while_pruning_is_put_back(
