@@ -26,7 +26,7 @@ class Answers:
             for outcome in outcomes:
                 item, answer = outcome.item, outcome.answer
                 if isinstance(answer, RecallResult):
-                    self._last_replies.put(item.addressee.user_id, item.asked, answer, item.admitted)
+                    self._last_replies.put(item.user, item.asked, answer, item.admitted)
         self._send(outcomes)
 
     def expired(self, items: Sequence[InFlight]) -> None:
@@ -43,7 +43,7 @@ class Answers:
     def _instead(self, item: InFlight, reason: Reason) -> Outcome:
         found = None
         if self._last_replies is not None:
-            found = self._last_replies.find(item.addressee.user_id, item.asked)
+            found = self._last_replies.find(item.user, item.asked)
         if found is not None:
             result, age = found
             return Outcome(item, result, "queue", ("last_reply",), age)

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from consumer.histories.operation import UserKey
 from engine.request import ItemIds, RecallRequest, RecallResult
 
 
-def run_key(user: str | None, request: RecallRequest) -> Hashable | None:
+def run_key(user: UserKey | None, request: RecallRequest) -> Hashable | None:
     """Equal for requests of one user that differ in nothing but history and ``top_k``. None: it shares no run."""
     if user is None or request.history is None:
         return None

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Sequence
 
 import msgspec
 
-from consumer.histories.operation import Operation
+from consumer.histories.operation import Operation, UserKey
 from consumer.serving.offsets import Ticket
 from consumer.serving.tracing import RequestTrace
 from consumer.wire.dead_letter import SourceRecord
@@ -58,6 +58,12 @@ class InFlight(msgspec.Struct, eq=False):
         for name, content in record.headers:
             size += HEADER_OVERHEAD + len(name) + len(content or b"")
         self.size = size
+
+    @property
+    def user(self) -> UserKey | None:
+        """Whose it is; users of two topics are two."""
+        name = self.addressee.user_id
+        return None if name is None else UserKey(self.record.topic, name)
 
     @property
     def asked(self) -> RecallRequest:

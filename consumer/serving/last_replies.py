@@ -9,12 +9,14 @@ from typing import Protocol
 
 import numpy as np
 
+from consumer.histories.operation import UserKey
+from consumer.serving.by_user import KeysByUser
 from consumer.serving.forgotten import Forgotten
 from consumer.serving.ladder import joined
 from consumer.serving.load_settings import LoadSettings
 from engine.catalog.resident import ResidentCatalog
 from engine.errors import RequestError
-from engine.request import RecallRequest, RecallResult
+from engine.request import RecallRequest, RecallResult, Score
 
 
 class Catalogs(Protocol):
@@ -22,6 +24,9 @@ class Catalogs(Protocol):
 
     def pin(self, version: str | None = None) -> AbstractContextManager[ResidentCatalog]:
         """Raises RequestError ``no_catalog`` or ``unknown_catalog``."""
+
+
+_Key = tuple[UserKey, str, Hashable, Score]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,39 +38,44 @@ class Kept:
 
 
 class LastReplies:
-    """One for each user, template, context and score; the least recently used ones go first. Thread-safe."""
+    """One for each user, template, context and score; the least recently used ones go first. Thread-safe.
+
+    As histories, those of two topics are apart.
+    """
 
     def __init__(self, settings: LoadSettings, catalogs: Catalogs, clock: Callable[[], float]) -> None:
         self._settings, self._catalogs, self._clock = settings, catalogs, clock
-        self._kept: OrderedDict[Hashable, Kept] = OrderedDict()
+        self._kept: OrderedDict[_Key, Kept] = OrderedDict()
+        self._users: KeysByUser[_Key] = KeysByUser()
         self._forgotten = Forgotten()
         self._lock = Lock()
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def put(self, user: str | None, request: RecallRequest, result: RecallResult, admitted: float) -> None:
+    def put(self, user: UserKey | None, request: RecallRequest, result: RecallResult, admitted: float) -> None:
         """Keep an answer in the place of the one before. ``admitted``: when its request was read."""
         if user is None:
             return
         key, bare = _key(user, request), replace(result, sids=None, fields=None)
         with self._lock:
-            if self._forgotten.covers(user, admitted):
+            if self._forgotten.covers(user.user, admitted):
                 return
             self._kept.pop(key, None)
             self._kept[key] = Kept(bare, self._clock())
+            self._users.add(user.user, key)
             if len(self._kept) > self._settings.last_reply_entries:
-                self._kept.popitem(last=False)
+                self._drop(next(iter(self._kept)))
 
     def forget(self, user: str) -> None:
         """Erase all of a user; answers to what was read before are not kept any more."""
         now = self._clock()
         with self._lock:
             self._forgotten.add(user, now)
-            for key in [key for key in self._kept if isinstance(key, tuple) and key[0] == user]:
-                del self._kept[key]
+            for key in self._users.of(user):
+                self._drop(key)
 
-    def find(self, user: str | None, request: RecallRequest) -> tuple[RecallResult, float] | None:
+    def find(self, user: UserKey | None, request: RecallRequest) -> tuple[RecallResult, float] | None:
         """What of the last answer this request may have now, and its age in seconds; None if nothing."""
         kept = None if user is None else self._kept.get(_key(user, request))
         if kept is None:
@@ -80,8 +90,12 @@ class LastReplies:
             return None
         return (result, age) if len(result.items) else None
 
+    def _drop(self, key: _Key) -> None:
+        del self._kept[key]
+        self._users.discard(key[0].user, key)
 
-def _key(user: str, request: RecallRequest) -> Hashable:
+
+def _key(user: UserKey, request: RecallRequest) -> _Key:
     return user, request.template, frozenset(request.context.items()), request.score
 
 

@@ -99,7 +99,7 @@ class RequestReader:
                 self._engine.validate(item.request)
                 item.tokens = self._engine.estimate_tokens(item.request)
                 if self._load.coalesce:
-                    item.run_key = run_key(item.addressee.user_id, item.request)
+                    item.run_key = run_key(item.user, item.request)
         except RequestError as error:
             return Outcome(item, error, "validate")
         except Exception as error:
@@ -182,7 +182,7 @@ class RequestReader:
         item.priority, label = wire.priority, self._load.share_label
         item.caller = item.record.topic if label is None else wire.labels.get(label, "")
         if self._load.coalesce:
-            item.run_key = run_key(wire.user_id, request)
+            item.run_key = run_key(item.user, request)
 
     def _item(
         self,

@@ -11,6 +11,7 @@ from threading import Lock
 import msgspec
 from xxhash import xxh3_128_digest
 
+from consumer.serving.by_user import KeysByUser
 from consumer.serving.forgotten import Forgotten
 from consumer.serving.settings import BatchSettings
 from consumer.wire.dead_letter import SourceRecord
@@ -58,6 +59,7 @@ class RepeatCache:
         self._active_catalog = active_catalog
         self._clock = clock
         self._kept: OrderedDict[Identity, Answered] = OrderedDict()
+        self._users: KeysByUser[Identity] = KeysByUser()
         self._forgotten = Forgotten()
         self._lock = Lock()
         self.size = 0
@@ -104,8 +106,10 @@ class RepeatCache:
         """Drop the user's replies; those that are under way are not kept any more."""
         with self._lock:
             self._forgotten.add(user, self._clock())
-            for identity in [identity for identity, each in self._kept.items() if each.user == user]:
+            for identity in self._users.of(user):
                 self._drop(identity)
 
     def _drop(self, identity: Identity) -> None:
-        self.size -= len(self._kept.pop(identity).value)
+        dropped = self._kept.pop(identity)
+        self._users.discard(dropped.user, identity)
+        self.size -= len(dropped.value)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from consumer.histories.operation import UserKey
 from consumer.serving.batcher import Batcher
 from consumer.serving.coalesce import cut, run_key, shared, sharing
 from consumer.serving.cost_model import UNKNOWN, CostModel, Prior
@@ -13,6 +14,8 @@ from consumer.serving.load_settings import LoadSettings
 from consumer.serving.settings import BatchSettings
 from engine.request import BeamPolicy, RecallResult, TagFilter
 from tests.consumer.queued_item import Item, request
+
+USER = UserKey("t", "u")
 
 
 def result(count: int, *, exhausted: bool = False) -> RecallResult:
@@ -29,7 +32,7 @@ def result(count: int, *, exhausted: bool = False) -> RecallResult:
 
 
 def test_history_and_top_k_may_differ() -> None:
-    assert run_key("u", request(events=3, top_k=2)) == run_key("u", request(events=9, top_k=5))
+    assert run_key(USER, request(events=3, top_k=2)) == run_key(USER, request(events=9, top_k=5))
 
 
 @pytest.mark.parametrize(
@@ -49,13 +52,14 @@ def test_history_and_top_k_may_differ() -> None:
     ],
 )
 def test_whatever_else_differs_keeps_requests_apart(other: dict[str, Any]) -> None:
-    assert run_key("u", replace(request(), **other)) != run_key("u", request())
+    assert run_key(USER, replace(request(), **other)) != run_key(USER, request())
 
 
 def test_other_users_no_user_and_ready_prompts_share_nothing() -> None:
-    assert run_key("u", request()) != run_key("w", request())
+    assert run_key(USER, request()) != run_key(UserKey("t", "w"), request())
+    assert run_key(USER, request()) != run_key(UserKey("another topic", "u"), request()), "it has its own histories"
     assert run_key(None, request()) is None
-    assert run_key("u", replace(request(), history=None, tokens=np.arange(3, dtype=np.int32))) is None
+    assert run_key(USER, replace(request(), history=None, tokens=np.arange(3, dtype=np.int32))) is None
 
 
 def test_the_newest_runs_for_the_greediest() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from consumer.histories.operation import UserKey
 from consumer.serving.last_replies import LastReplies
 from consumer.serving.load_settings import LoadSettings
 from engine.catalog.resident import ResidentCatalog
@@ -48,10 +49,10 @@ class Made:
     def put(self, *items: int, user: str = "u", admitted: float | None = None) -> None:
         scores = -np.arange(len(items), dtype=np.float32)
         result = RecallResult(np.array(items), scores, "m", "v0", (8, 8), exhausted=True, prefill_ms=3.0)
-        self.replies.put(user, request(), result, self.now if admitted is None else admitted)
+        self.replies.put(UserKey("t", user), request(), result, self.now if admitted is None else admitted)
 
-    def found(self, user: str = "u", **fields: Any) -> list[int] | None:
-        found = self.replies.find(user, replace(request(top_k=5), **fields))
+    def found(self, user: str = "u", topic: str = "t", **fields: Any) -> list[int] | None:
+        found = self.replies.find(UserKey(topic, user), replace(request(top_k=5), **fields))
         return None if found is None else list(found[0].items)  # type: ignore[arg-type]  # ints
 
 
@@ -59,7 +60,7 @@ def test_it_comes_back_with_its_age_under_the_version_that_it_was_checked_agains
     made = Made()
     made.put(4, 3, 7)
     made.now += 12.5
-    found = made.replies.find("u", request(top_k=5))
+    found = made.replies.find(UserKey("t", "u"), request(top_k=5))
     assert found is not None
     result, age = found
     assert (list(result.items), age, result.catalog) == ([4, 3, 7], 12.5, "v1")
@@ -93,7 +94,7 @@ def test_items_that_have_left_the_catalog_or_are_out_of_recall_are_left_out() ->
 def test_sids_and_fields_are_those_of_the_version_that_serves() -> None:
     made = Made()
     made.put(5)
-    found = made.replies.find("u", replace(request(), return_sids=True, return_fields=("title",)))
+    found = made.replies.find(UserKey("t", "u"), replace(request(), return_sids=True, return_fields=("title",)))
     assert found is not None
     assert found[0].sids is not None
     assert (found[0].sids.tolist(), found[0].fields) == ([[0, 2]], {"title": ["title of 5"]})
@@ -103,6 +104,7 @@ def test_sids_and_fields_are_those_of_the_version_that_serves() -> None:
     "fields",
     [
         {"user": "another"},
+        {"topic": "another"},
         {"template": "search"},
         {"context": {"hour": 1}},
         {"score": "legal"},
