@@ -41,7 +41,7 @@ from engine.recall_engine import RecallEngine
 VERSIONS = 6
 """They take turns: with two resident, every swap fetches and stages."""
 
-QUIET = 0.08
+QUIET = 0.05
 """Share of the time with swaps that the load runs without them, before and again after."""
 
 P99_BOUND = 1.2
@@ -85,15 +85,16 @@ def measure(plan: Plan, device: torch.device, report: ReportFile) -> dict[str, A
             with Watcher(settings, service.engine.catalogs) as watcher:
                 wait_for(lambda: service.engine.catalogs.active == names[0])
                 service.closed_loop(min(3.0, plan.seconds / 4))  # compiles and first touches
-                capacity = service.closed_loop(max(3.0, plan.seconds / 30))
+                capacity = service.closed_loop(max(3.0, plan.seconds / 60))
                 rate = plan.share * capacity.done / capacity.seconds
+                quiet_s = max(1.0, plan.seconds * QUIET)
                 service.oracle = oracle
-                before = service.at_random(rate, plan.seconds * QUIET, seed=1)
+                before = service.at_random(rate, quiet_s, seed=1)
                 activated = watcher.snapshot().activated
                 with Swapper(publisher, names, plan.every) as swapper:
                     swaps = service.at_random(rate, plan.seconds, seed=2)
                 activated = watcher.snapshot().activated - activated
-                after = service.at_random(rate, plan.seconds * QUIET, seed=3)
+                after = service.at_random(rate, quiet_s, seed=3)
                 refused = dict(watcher.snapshot().refused)
     quiet = float(np.quantile(before.latencies + after.latencies, 0.99)) * 1e3
     phases = {"quiet_before": before.row(), "swaps": swaps.row(), "quiet_after": after.row()}

@@ -6,6 +6,7 @@ from typing import Any
 from docs.markdown import table, where
 
 BUILD_S, BLOB_BYTES, FRESH_MS, LOOKUP_MS = 30.0, 40.0, 1_000.0, 0.3
+SWAP_P99 = 1.2
 LARGE = 10_000_000
 
 
@@ -46,6 +47,32 @@ def scale_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
                 (f"5,000 int64 ids in {LOOKUP_MS} ms", "lookup_ms", LOOKUP_MS),
             )
         ) + ".\n"  # fmt: skip
+    if slow := [row["lookup_ms"] for row in rows if row["strings"]]:
+        yield f"Look-ups of string ids have the same target: {_met(max(slow) <= LOOKUP_MS)} ({max(slow):.2f} ms).\n"
+
+
+def swaps_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## Swaps under load\n\n{where(report)}. {report['model']}, beam {report['beam']}, batches of up to"
+    yield f"{report['batch']}; the serving loop without Kafka, requests at random moments. At first and at last the"
+    yield "pointer stays; in between it moves to another of six versions, which gives the items other SIDs, is fetched"
+    yield "from Redis, verified and staged beside the load. Every answer is checked: its items have the SIDs that it"
+    yield "names in the version that it names, and are those that the engine gives for it without any load.\n"
+    names = {"quiet_before": "before", "swaps": "swaps", "quiet_after": "after"}
+    for row in report["rows"]:
+        yield f"{row['case']}:\n"
+        yield from table(
+            ("", "answered", "wrong", "exactly the version's answer", "versions", "requests/s", "p50 ms", "p99 ms"),
+            [
+                (said, f"{phase['answered']:,} of {phase['asked']:,}", sum(phase["wrong"].values()),
+                 f"{phase['exact_share']:.2%}", phase["versions"], f"{phase['requests_per_s']:.0f}",
+                 f"{phase['ms']:.1f}", f"{phase['p99_ms']:.1f}")
+                for phase, said in ((row[name], said) for name, said in names.items())
+            ],
+        )  # fmt: skip
+        yield f"The pointer moved {row['pointer_moves']} times, {row['activated']} versions were taken up, refused"
+        yield f"{sum(row['refused'].values())}; {row['capacity_per_s']:.0f} requests a second can be done. The p99 is"
+        yield f"{row['p99_over_quiet']:.2f} of that of the quiet stretches: target {SWAP_P99}"
+        yield f"{_met(row['p99_over_quiet'] <= SWAP_P99)}.\n"
 
 
 def freshness_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from benchmarks import judged_load, swaps
+from benchmarks.card import describe
 from benchmarks.judged_load import Oracle, Plan
-from benchmarks.results import ReportFile
+from benchmarks.results import ReportFile, load
 from benchmarks.shapes import SHAPES
 from benchmarks.swaps import measure, verdict
+from docs.performance_catalog import swaps_section
 from engine.errors import RequestError
 from engine.request import RecallResult
 
@@ -24,12 +26,18 @@ def test_every_answer_under_swaps_is_whole_and_of_the_version_that_it_names(
 ) -> None:
     monkeypatch.setattr(swaps, "VERSIONS", 4)
     monkeypatch.setattr(judged_load, "REQUESTS", 12)
-    row = measure(PLAN, torch.device("cpu"), ReportFile(tmp_path / "swaps.json", {}))
+    cpu, file = torch.device("cpu"), tmp_path / "swaps.json"
+    row = measure(
+        PLAN, cpu, ReportFile(file, {**describe(cpu), "model": "tiny", "batch": PLAN.batch, "beam": PLAN.beam})
+    )
     assert row["activated"] >= row["pointer_moves"] - 1 >= 3
     assert row["swaps"]["versions"] >= 3
     assert row["swaps"]["asked"] > 20
     assert verdict(row) in (0, 2)  # how long answers take beside other tests proves nothing
     assert (row["refused"], row["swaps"]["wrong"], row["swaps"]["exact_share"]) == ({}, {}, 1.0)
+    page = "\n".join(swaps_section("", load(file)))
+    assert f"| swaps | {row['swaps']['asked']:,} of {row['swaps']['asked']:,} | 0 | 100.00% |" in page
+    assert "of that of the quiet stretches: target 1.2" in page
 
 
 def answer(items: np.ndarray, sids: np.ndarray, catalog: str) -> RecallResult:
