@@ -8,7 +8,7 @@ from benchmarks.results import RESULTS, Row, find, load
 from benchmarks.summary import CHAINED_TARGET, FLOOR_TARGETS, P99_MS, TRACED, best_load
 from benchmarks.tables import number, share
 from docs.markdown import plain, table, where
-from docs.performance_catalog import filters_section, freshness_section, scale_section
+from docs.performance_catalog import filters_section, freshness_section, scale_section, swaps_section
 from docs.performance_kernels import kernels_section, prompt_splits_section
 from docs.performance_load import overload_section
 from docs.performance_offline import offline_section
@@ -222,6 +222,7 @@ _SECTIONS = {
     "delivery": _delivery,
     "catalog_build": _catalog,
     "catalog_scale": scale_section,
+    "swaps": swaps_section,
     "freshness": freshness_section,
     "filters": filters_section,
 }
