@@ -94,6 +94,8 @@ def freshness_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
             ],
         )
         yield f"Target: within a second {_met(max(row['added_max_ms'], row['withdrawn_max_ms']) <= FRESH_MS)}.\n"
+    if "note" in report:
+        yield f"{report['note']}\n"
 
 
 def filters_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
