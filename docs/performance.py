@@ -13,6 +13,7 @@ from docs.performance_kernels import kernels_section, prompt_splits_section
 from docs.performance_load import overload_section
 from docs.performance_offline import offline_section
 from docs.performance_quality import products_section, quality_section
+from docs.performance_replay import replay_section, warm_restart_section
 from docs.performance_returning import sessions_section
 from docs.performance_targets import OF_OFFLINE_TARGET, TAIL_TARGET, graph_share, targets_section
 
@@ -209,6 +210,8 @@ def _loads(loads: list[float]) -> str:
 _SECTIONS = {
     "offline": offline_section,
     "online": _online,
+    "replay": replay_section,
+    "warm_restart": warm_restart_section,
     "overload": overload_section,
     "sessions": sessions_section,
     "exactness": _exactness,
