@@ -88,15 +88,14 @@ def main() -> None:
         for case in others:
             for events in asked.other_events:
                 add(new_events_row(engine, case, replace(users, new=events), asked.other_rounds))
-        if device.type == "cuda":
-            for case in others:
-                add(profile_row(engine, case, users))
         del engine
         if others:
             engine = _engine(_host_settings(settings, others), catalog, others)
             for case in others:
                 add(host_row(engine, case, users, asked.other_rounds, others[-1].batch))
                 add(floor_row(floors, case, find(report.rows, what=HOST, case=case.name)))
+            for case in others if device.type == "cuda" else ():
+                add(profile_row(engine, case, users))
 
 
 @dataclass(frozen=True, slots=True)
