@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consumer.client import RecallClient
+from consumer.client import RecallClient, RecallError
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.reply import RecallReply
 
@@ -48,7 +48,9 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """The other process, which does one thing after the other; its futures raise what the client raises."""
+    """The other process, which does one thing after the other; its futures raise TransportError, and
+    RecallTimeoutError where no reply came in a minute.
+    """
 
     _process: ProcessPoolExecutor
 
@@ -133,7 +135,10 @@ def _until(loads: Sequence[Load], end: float) -> Iterator[Load]:
 
 
 async def _ask(client: RecallClient, load: Load, **options: Any) -> RecallReply:
-    return await client.recall(history=load.history, beam={"width": load.width}, top_k=load.top_k, **options)
+    try:
+        return await client.recall(history=load.history, beam={"width": load.width}, top_k=load.top_k, **options)
+    except RecallError as error:
+        return error.reply
 
 
 def _told(reply: RecallReply, begin: float, due: float) -> Told:

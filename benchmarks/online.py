@@ -145,13 +145,13 @@ def run_online(
                     row = _round(clients, kafka, make.take(options.requests), load)
                     rounds.append(report.add({"what": f"round {number + 1}", **options.fields(load), **row}))
                     yield rounds[-1]
+            counts = {name: value - before[name] for name, value in engine.stats().items()}
+            whole = _whole(rounds, alone, counts) | {"card": watch.summary()}
+            yield report.add({"what": ONLINE, **options.fields(load), **whole})
             if options.trace and engine.device.type == "cuda":
                 loaded = load.rate is None or load.rate >= alone["requests_per_s"]
                 row = _traced(clients, kafka, make, options, load) | {"loaded": loaded}
                 yield report.add({"what": TRACED, **options.fields(load), **row})
-            counts = {name: value - before[name] for name, value in engine.stats().items()}
-            whole = _whole(rounds, alone, counts) | {"card": watch.summary()}
-            yield report.add({"what": ONLINE, **options.fields(load), **whole})
 
 
 def _traced(clients: Generator, kafka: KafkaSettings, make: LoadMaker, options: OnlineOptions, load: Pressure) -> Row:
