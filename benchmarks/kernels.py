@@ -69,7 +69,7 @@ def copy_rate() -> float:
 
 
 def select_rows(bandwidth: float) -> Iterator[Row]:
-    """All three steps of a search; the floor, where sums come from the logits, is one read of those of the beams."""
+    """All three steps of a search; the floor is one read of the logits of the rows that are beams."""
     tries: dict[str, Callable[[], DeviceTrie]] = {
         "10k": lambda: uniform_trie(10_000),
         "100k": lambda: uniform_trie(100_000),
@@ -88,7 +88,6 @@ def select_rows(bandwidth: float) -> Iterator[Row]:
             row |= {
                 "us": chain.time(),
                 "second_step_us": chain.time_step(1),
-                "sums_from_logits_us": chain.time(given=False),
                 "without_early_end_us": chain.time(early_end=False),
                 "floor_us": chain.logit_bytes() / bandwidth,
                 "short_list": chain.short_list(),

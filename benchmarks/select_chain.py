@@ -1,10 +1,5 @@
-"""The three selection steps of a search over a trie on the device, on random logits.
+"""The three selection steps of a search over a trie on the device, on random logits."""
 
-The head's product leaves the log-sum-exps of its tiles; to join them is counted here. Where it leaves none (not on
-Hopper) the steps take them from the logits (``given=False``).
-"""
-
-from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -12,17 +7,11 @@ from torch import Tensor
 
 from benchmarks.kernel_cases import CODES, DeviceTrie, no_exclusions
 from benchmarks.measure import call_us
-from kernels.linear.triton_log_sum_exp import joined
 from kernels.selection.expand_select import Selection
 from kernels.selection.tries import LevelTries
 from kernels.selection.triton_expand_select import SelectionWorkspace, expand_select
 
 LEVELS = 3
-_TILE = 256  # outputs of a tile of the head's product
-_LOG2_E = 1.4426950408889634
-
-Sums = tuple[Tensor, Tensor]
-"""Peaks and totals ``[tiles, rows]`` of a level's logits, in units of log 2."""
 
 
 class SelectChain:
@@ -32,7 +21,6 @@ class SelectChain:
         self.trie, self.beams, self.batch, self.repeat_last = trie, beams, batch, parents_of_last
         widths = [1, beams, beams]
         self.sets = [[torch.randn(batch, width, CODES, device="cuda") for width in widths] for _ in range(2)]
-        self.sums = [[_sums_of(logits) for logits in each] for each in self.sets]
         self.space = [SelectionWorkspace.of(batch, w, CODES, beams, torch.device("cuda")) for w in widths]
         self.tries = self._tries(1.0)
         self.keep = torch.full((batch,), beams, dtype=torch.int32, device="cuda")
@@ -49,47 +37,32 @@ class SelectChain:
         self.excluded = no_exclusions(batch)
 
     def step(
-        self, level: int, before: Selection, logits: Tensor, tries: list[LevelTries], sums: Sums | None,
-        early_end: bool = True,
-    ) -> Selection:  # fmt: skip
-        log_z = None if sums is None else joined(*sums).view(logits.shape[:2])
+        self, level: int, before: Selection, logits: Tensor, tries: list[LevelTries], early_end: bool = True
+    ) -> Selection:
         return expand_select(
-            logits, before.scores, before.nodes, before.width, self.keep, tries[level], self.excluded, log_z,
-            self.legal, self.margin, self.one, self.beams, self.space[level], early_end,
+            logits, before.scores, before.nodes, before.width, self.keep, tries[level], self.excluded, None, self.legal,
+            self.margin, self.one, self.beams, self.space[level], early_end,
         )  # fmt: skip
 
-    def run(
-        self, logits: list[Tensor], tries: list[LevelTries], sums: Sequence[Sums | None], early_end: bool = True
-    ) -> list[Selection]:
+    def run(self, logits: list[Tensor], tries: list[LevelTries], early_end: bool = True) -> list[Selection]:
         done = [self.root]
         for level in range(LEVELS):
             before = done[1] if level == 2 and self.repeat_last else done[-1]
-            done.append(self.step(level, before, logits[level], tries, sums[level], early_end))
+            done.append(self.step(level, before, logits[level], tries, early_end))
         return done
 
-    def time(self, early_end: bool = True, live_share: float = 1.0, equal: bool = False, given: bool = True) -> float:
+    def time(self, early_end: bool = True, live_share: float = 1.0, equal: bool = False) -> float:
         tries = self.tries if live_share == 1.0 else self._tries(live_share)
         sets = [[torch.zeros_like(x) for x in self.sets[0]]] if equal else self.sets
-        sums = [[_sums_of(x) for x in each] for each in sets] if equal else self.sums
-        return call_us(
-            [
-                partial(self.run, x, tries, each if given else [None] * LEVELS, early_end)
-                for x, each in zip(sets, sums, strict=True)
-            ]
-        )
+        return call_us([partial(self.run, x, tries, early_end) for x in sets])
 
     def time_step(self, level: int) -> float:
-        before = self._first_run()[level]
-        return call_us(
-            [
-                partial(self.step, level, before, x[level], self.tries, sums[level])
-                for x, sums in zip(self.sets, self.sums, strict=True)
-            ]
-        )
+        before = self.run(self.sets[0], self.tries)[level]
+        return call_us([partial(self.step, level, before, x[level], self.tries) for x in self.sets])
 
     def time_torch(self) -> float:
         """One unconstrained step by ``log_softmax`` and ``topk``, which has no rule for ties."""
-        scores = self._first_run()[1].scores[..., None]
+        scores = self.run(self.sets[0], self.tries)[1].scores[..., None]
         return call_us([partial(_torch_step, x[1], scores, self.beams) for x in self.sets])
 
     def logit_bytes(self) -> int:
@@ -97,14 +70,14 @@ class SelectChain:
 
     def short_list(self) -> int:
         """Longest list of the second step that had to be put in order."""
-        self._first_run()
+        self.run(self.sets[0], self.tries)
         torch.cuda.synchronize()
         return int(self.space[1].counts.view(-1)[-4 * self.batch :].view(-1, 4)[:, 0].max())
 
     def check(self) -> None:
         """Every request's second step: scores to 1e-4 of float64, selection bit for bit that of a plain sort."""
-        before = self._first_run()[1]
-        chosen, space = self.step(1, before, self.sets[0][1], self.tries, self.sums[0][1]), self.space[1]
+        before = self.run(self.sets[0], self.tries)[1]
+        chosen, space = self.step(1, before, self.sets[0][1], self.tries), self.space[1]
         places = torch.arange(CODES, device="cuda")
         for r in range(self.batch):
             width = int(before.width[r])
@@ -128,19 +101,9 @@ class SelectChain:
             if not right:
                 raise RuntimeError(f"request {r}: the selection is not that of a plain sort")
 
-    def _first_run(self) -> list[Selection]:
-        return self.run(self.sets[0], self.tries, self.sums[0])
-
     def _tries(self, share: float) -> list[LevelTries]:
         live = self.trie.live(share)
         return [self.trie.tries(level, live, self.batch) for level in range(LEVELS)]
-
-
-def _sums_of(logits: Tensor) -> Sums:
-    tiles = logits.flatten(0, 1).unflatten(1, (-1, _TILE)) * _LOG2_E
-    peaks = tiles.amax(dim=-1)
-    totals = (tiles - peaks[..., None]).exp2().sum(dim=-1)
-    return peaks.t().contiguous(), totals.t().contiguous()
 
 
 def _torch_step(logits: Tensor, scores: Tensor, beams: int) -> object:

@@ -31,7 +31,6 @@ __all__ = [
     "expand_select",
     "gated_product",
     "log_sum_exp",
-    "logits_and_log_z",
     "paged_prefill_attention",
     "qk_norm_rope_write",
     "quantise",
@@ -72,7 +71,6 @@ beam_decode_attention_fp8 = _by_device(decode.beam_decode_attention_fp8)
 expand_select = _by_device(selection.expand_select)
 gated_product = _by_device(gated.gated_product)
 log_sum_exp = _by_device(normaliser.log_sum_exp)
-logits_and_log_z = _by_device(normaliser.logits_and_log_z)
 paged_prefill_attention = _by_device(prefill.paged_prefill_attention)
 resolve_leaves = _by_device(resolve.resolve_leaves)
 qk_norm_rope_write = _by_device(rope.qk_norm_rope_write)

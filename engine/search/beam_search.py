@@ -63,16 +63,15 @@ def beam_search(
     width = (search.table.length > 0).to(torch.int32)
     widths = []
     for number, level in enumerate(levels):
-        logits, log_z = head.logits(hidden, number)
         chosen = backend.expand_select(
-            logits,
+            head.logits(hidden, number),
             scores,
             nodes,
             width,
             policy.widths[number],
             search.tries[number],
             search.excluded,
-            head.log_z(hidden) if search.vocab else log_z,
+            head.log_z(hidden) if search.vocab else None,
             policy.legal,
             policy.margin,
             policy.min_width,

@@ -26,10 +26,7 @@ LOG2_E = gl.constexpr(1.4426950408889634)
 
 
 @gluon.jit
-def _consume(
-    x_ring, weight_ring, full, empty, kept, peaks, totals, T, V, K, row_blocks, output_blocks,
-    MINE: gl.constexpr, KEEP: gl.constexpr,
-):  # fmt: skip
+def _consume(x_ring, weight_ring, full, empty, peaks, totals, T, V, K, row_blocks, output_blocks, MINE: gl.constexpr):
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], instr_shape=[16, OUTPUTS, 16])
     lanes = gl.arange(0, OUTPUTS, layout=gl.SliceLayout(0, layout))
     mine = MINE * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
@@ -38,10 +35,6 @@ def _consume(
         row_block, output_block = place_of(tile, row_blocks, output_blocks)
         sums, used = multiply_tile(x_ring, weight_ring, full, empty, used, K, MINE, layout)
         rows = row_block * (GROUPS * ROWS) + mine
-        if KEEP:
-            outputs = output_block * OUTPUTS + lanes
-            cells = rows.to(gl.int64)[:, None] * V + outputs[None, :]
-            gl.store(kept + cells, sums, mask=(rows < T)[:, None] & (outputs < V)[None, :])
         logits = gl.where((output_block * OUTPUTS + lanes < V)[None, :], sums, float("-inf"))
         peak = gl.max(logits, 1) * LOG2_E
         total = gl.sum(gl.exp2(logits * LOG2_E - peak[:, None]), 1)
@@ -52,12 +45,9 @@ def _consume(
 
 @gluon.jit(do_not_specialize=["T", "row_blocks", "output_blocks"])
 def multiply_and_sum(
-    x, weight, kept, peaks, totals, T, V, K, row_blocks, output_blocks, KEEP: gl.constexpr
+    x, weight, peaks, totals, T, V, K, row_blocks, output_blocks
 ):  # fmt: skip
-    """As many programs as the device runs at once. ``peaks``, ``totals``: as in ``triton_log_sum_exp``.
-
-    ``KEEP``: the logits are written to ``kept``, float32 ``[T, V]``.
-    """
+    """As many programs as the device runs at once. ``peaks``, ``totals``: as in ``triton_log_sum_exp``."""
     x_ring, weight_ring = make_rings(x, weight)
     full = make_barriers(1)
     empty = make_barriers(GROUPS)
@@ -65,10 +55,10 @@ def multiply_and_sum(
     gl.warp_specialize(
         [
             (_consume, (
-                x_ring, weight_ring, full, empty, kept, peaks, totals, T, V, K, row_blocks, output_blocks, 0, KEEP
+                x_ring, weight_ring, full, empty, peaks, totals, T, V, K, row_blocks, output_blocks, 0
             )),
             (_consume, (
-                x_ring, weight_ring, full, empty, kept, peaks, totals, T, V, K, row_blocks, output_blocks, 1, KEEP
+                x_ring, weight_ring, full, empty, peaks, totals, T, V, K, row_blocks, output_blocks, 1
             )),
             (bring_tiles, (x, weight, x_ring, weight_ring, full, empty, K, row_blocks, output_blocks, False)),
         ],
@@ -79,22 +69,12 @@ def multiply_and_sum(
 
 def log_sum_exp(x: Tensor, weight: Tensor) -> Tensor:
     """As the torch twin; both contiguous."""
-    return _multiply(x, weight, None)
-
-
-def logits_and_log_z(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """As the torch twin; both contiguous."""
-    logits = torch.empty((len(x), len(weight)), dtype=torch.float32, device=x.device)
-    return logits, _multiply(x, weight, logits)
-
-
-def _multiply(x: Tensor, weight: Tensor, kept: Tensor | None) -> Tensor:
     rows, depth = x.shape
     row_blocks = triton.cdiv(rows, GROUPS.value * ROWS.value)
     output_blocks = triton.cdiv(len(weight), OUTPUTS.value)
     peaks, totals = torch.empty((2, output_blocks, rows), dtype=torch.float32, device=x.device)
     multiply_and_sum[(min(row_blocks * output_blocks, multiprocessors(x.device)),)](
-        rows_descriptor(x), weight_descriptor(weight), peaks if kept is None else kept, peaks, totals,
-        rows, len(weight), depth, row_blocks, output_blocks, KEEP=kept is not None, num_warps=4, maxnreg=168,
+        rows_descriptor(x), weight_descriptor(weight), peaks, totals,
+        rows, len(weight), depth, row_blocks, output_blocks, num_warps=4, maxnreg=168,
     )  # fmt: skip
     return joined(peaks, totals)

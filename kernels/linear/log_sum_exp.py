@@ -1,4 +1,4 @@
-"""The normaliser of a softmax over many outputs, with or without their logits."""
+"""The normaliser of a softmax over many outputs, without their logits."""
 
 import torch
 import torch.nn.functional as F
@@ -17,11 +17,3 @@ def log_sum_exp(x: Tensor, weight: Tensor) -> Tensor:
         logits = F.linear(x.float(), weight[start : start + _CHUNK].float())
         total = torch.logaddexp(total, logits.logsumexp(dim=-1))
     return total
-
-
-def logits_and_log_z(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor | None]:
-    """``x @ weight.T`` and its log-sum-exps, both float32: ``[T, V]``, and ``[T]`` or None where they are extra work.
-
-    ``x``: ``[T, K]``; ``weight``: ``[V, K]``.
-    """
-    return F.linear(x.float(), weight.float()), None

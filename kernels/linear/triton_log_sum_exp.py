@@ -89,17 +89,6 @@ def log_sum_exp(x: Tensor, weight: Tensor) -> Tensor:
     return portable_log_sum_exp(x, weight)
 
 
-def logits_and_log_z(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor | None]:
-    """As the torch twin; both contiguous."""
-    if fits_hopper(x, weight):
-        from kernels.linear.gluon_log_sum_exp import logits_and_log_z as for_hopper
-
-        return for_hopper(x, weight)
-    if x.dtype == torch.float32:
-        return twin.logits_and_log_z(x, weight)
-    return torch.mm(x, weight.t(), out_dtype=torch.float32), None
-
-
 def portable_log_sum_exp(x: Tensor, weight: Tensor) -> Tensor:
     """In plain Triton."""
     rows, outputs = len(x), len(weight)

@@ -28,7 +28,6 @@ TWINNED = (
     "expand_select",
     "gated_product",
     "log_sum_exp",
-    "logits_and_log_z",
     "paged_prefill_attention",
     "qk_norm_rope_write",
     "quantise",

@@ -60,11 +60,11 @@ class Loaded:
         pages = [lease.pages for lease in self.leases]
         shape = PrefillShape(sum(map(len, prompts)), len(prompts), max(map(len, pages)))
         packed, table = shape.over(pack_prompts(shape, prompts, [0] * len(prompts), pages, CPU))
-        return self.head.logits(self.decoder.prefill(packed, table, self.context), 0)[0], table
+        return self.head.logits(self.decoder.prefill(packed, table, self.context), 0), table
 
     @torch.inference_mode()
     def decode(self, tokens: Tensor, step: int, table: ContextTable, beams: BeamKV) -> Tensor:
-        return self.head.logits(self.decoder.decode(tokens.int(), step, table, self.context, beams), 0)[0]
+        return self.head.logits(self.decoder.decode(tokens.int(), step, table, self.context, beams), 0)
 
 
 @torch.inference_mode()
@@ -123,6 +123,6 @@ def test_the_level_head_takes_its_rows_and_log_z_the_whole_vocabulary() -> None:
     rows, hidden = torch.randn((50, 6), generator=random), torch.randn((2, 3, 6), generator=random)
     head = LevelHead(rows, [LevelSpec(token_base=10, size=4), LevelSpec(token_base=10, size=40)])
     logits = hidden.double() @ rows.double().T
-    np.testing.assert_allclose(head.logits(hidden, 0)[0], logits[..., 10:14], atol=1e-5)
-    np.testing.assert_allclose(head.logits(hidden, 1)[0], logits[..., 10:50], atol=1e-5)
+    np.testing.assert_allclose(head.logits(hidden, 0), logits[..., 10:14], atol=1e-5)
+    np.testing.assert_allclose(head.logits(hidden, 1), logits[..., 10:50], atol=1e-5)
     np.testing.assert_allclose(head.log_z(hidden), logits.logsumexp(-1), atol=1e-5)

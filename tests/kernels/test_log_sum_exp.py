@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 from kernels.linear import log_sum_exp as twin
-from kernels.linear import triton_log_sum_exp
 from kernels.linear.triton_log_sum_exp import log_sum_exp, portable_log_sum_exp
 from tests.kernels.device import CUDA_BFLOAT16, EVERYWHERE, INTERPRETER
 
@@ -45,16 +44,6 @@ def test_the_twin_goes_through_the_outputs_piece_by_piece(monkeypatch: pytest.Mo
 def test_a_whole_vocabulary(shape: tuple[int, int, int]) -> None:
     x, weight = (each.cuda() for each in operands(*shape, torch.bfloat16))
     torch.testing.assert_close(log_sum_exp(x, weight).double(), expected(x, weight), rtol=0, atol=1e-4)
-
-
-@EVERYWHERE
-@pytest.mark.parametrize("shape", [*SHAPES, (300, 512, 1024)])
-def test_logits_come_with_it_or_alone(device: str, dtype: torch.dtype, shape: tuple[int, int, int]) -> None:
-    x, weight = operands(*shape, dtype)
-    logits, log_z = (twin if device == "cpu" else triton_log_sum_exp).logits_and_log_z(x.to(device), weight.to(device))
-    torch.testing.assert_close(logits.double().cpu(), x.double() @ weight.double().T, rtol=0, atol=1e-4)
-    if log_z is not None:
-        torch.testing.assert_close(log_z.double().cpu(), expected(x, weight), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("device", "dtype"), [INTERPRETER, CUDA_BFLOAT16])
