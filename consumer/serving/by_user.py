@@ -17,7 +17,10 @@ class KeysByUser(Generic[K]):
 
     def add(self, user: str | None, key: K) -> None:
         if user is not None:
-            self._keys.setdefault(user, set()).add(key)
+            if keys := self._keys.get(user):
+                keys.add(key)
+            else:
+                self._keys[user] = {key}
 
     def discard(self, user: str | None, key: K) -> None:
         if user is not None and (keys := self._keys.get(user)):

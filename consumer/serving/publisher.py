@@ -74,7 +74,7 @@ class AtLeastOnce:
             job.item.awaiting = len(sends)
             due += sends
             if not sends:
-                self._finish(job.item)
+                self._finished.append(job.item)
         for sent in due:
             self._send(sent)
         self._collect(_REPORTS_S if self._unreported else 0.0)
@@ -95,20 +95,21 @@ class AtLeastOnce:
             self._writer.delivered(delivered, self._clock())
         self._unreported -= len(deliveries)
         for delivery in deliveries:
-            sent = delivery.sent
+            sent, failure = delivery.sent, delivery.failure
             self._outstanding[sent.topic] -= 1
-            if delivery.failure is None:
-                self._settle(sent.item)
-                continue
-            instead = self._writer.instead(sent, delivery.failure)
+            instead = None if failure is None else self._writer.instead(sent, failure)
             if instead is None:
-                self._settle(sent.item)
+                item = sent.item
+                item.awaiting -= 1
+                if not item.awaiting:
+                    self._finished.append(item)
             elif instead.alone and not sent.alone:
                 self._suspects.append(instead)
             else:
                 self._send(instead)
         if self._finished:
             finished, self._finished = self._finished, []
+            self._writer.finished(finished)
             self._confirmed(finished)
 
     def _isolate(self) -> None:
@@ -122,12 +123,3 @@ class AtLeastOnce:
     def _await_reports(self, topic: str) -> None:
         while self._outstanding[topic]:
             self._collect(_REPORTS_S)
-
-    def _settle(self, item: InFlight) -> None:
-        item.awaiting -= 1
-        if item.awaiting == 0:
-            self._finish(item)
-
-    def _finish(self, item: InFlight) -> None:
-        self._writer.finished(item)
-        self._finished.append(item)

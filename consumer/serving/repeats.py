@@ -81,10 +81,10 @@ class RepeatCache:
                 if identity in kept:
                     self._drop(identity)
                 kept[identity] = answered
+                self._users.add(answered.user, identity)
                 self.size += len(answered.value)
             while len(kept) > self._entries or self.size > self._bytes:
-                _, oldest = self._kept.popitem(last=False)
-                self.size -= len(oldest.value)
+                self._drop(next(iter(kept)))
 
     def get(self, identity: Identity, catalog: str | None) -> Answered | None:
         """The reply to the same request; ``catalog`` is the version that it asks for."""

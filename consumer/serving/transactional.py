@@ -165,8 +165,7 @@ class Transactional:
         self._observer.committed(True)
         now = self._clock()
         self._writer.delivered([sent for answered in run.answers.values() for sent in answered.sends or ()], now)
-        for answered in run.answers.values():
-            self._writer.finished(answered.item)
+        self._writer.finished([answered.item for answered in run.answers.values()])
         self._confirmed([answered.item for answered in run.answers.values()])
         self._turns.end(run, committed=True)
 

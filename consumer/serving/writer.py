@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct, structs
 
 from consumer.serving.bad_records import BadRecordLimit
-from consumer.serving.in_flight import BAD_RECORD, Answer, Done, InFlight, Job, Outcome, Repeat
+from consumer.serving.in_flight import BAD_RECORD, Done, InFlight, Job, Outcome, Repeat
 from consumer.serving.observer import Replied, ReplyTimes, ServingObserver
 from consumer.serving.repeats import Answered, Identity, RepeatCache
 from consumer.serving.tracing import RequestTracer
@@ -131,34 +131,57 @@ class ReplyWriter:
         if again:
             self._repeats.put_all(again)
 
-    def finished(self, item: InFlight) -> None:
-        """All that was due for the record is delivered."""
-        if item.trace is not None:
-            item.trace.end(self._clock(), dead_lettered=item.dead_lettered)
+    def finished(self, items: Iterable[InFlight]) -> None:
+        """All that was due for these records is delivered."""
+        if self._tracer is None:
+            return
+        now = self._clock()
+        for item in items:
+            if item.trace is not None:
+                item.trace.end(now, dead_lettered=item.dead_lettered)
 
     def _answer(self, outcome: Outcome, came: float) -> list[Sent]:
         item, answer, now = outcome.item, outcome.answer, self._clock()
-        if not isinstance(answer, RequestError) and now >= item.deadline:
-            answer = RequestError("expired", "the result came after the deadline")
+        if isinstance(answer, RequestError):
+            return self._refuse(outcome, answer, came, now)
+        if now >= item.deadline:
             self._observer.expired("reply")
+            return self._refuse(outcome, RequestError("expired", "the result came after the deadline"), came, now)
         times = _times(item, answer, now)
         try:
-            value = _encode(outcome, answer, times)
+            value = encode_reply(
+                item.addressee,
+                answer,
+                queue_ms=times.queue * 1000,
+                total_ms=times.total * 1000,
+                degraded=outcome.degraded,
+                age_ms=None if outcome.age_s is None else outcome.age_s * 1000,
+            )
         except Exception as error:
             log.exception("an answer could not be encoded")
-            answer = RequestError("internal", f"the answer could not be encoded: {type(error).__name__}")
-            value = _encode(outcome, answer, times)
-        code = answer.code if isinstance(answer, RequestError) else None
-        self._trace(item, code or "ok", came, None if isinstance(answer, RequestError) else answer)
+            fault = RequestError("internal", f"the answer could not be encoded: {type(error).__name__}")
+            return self._refuse(outcome, fault, came, now)
+        if self._tracer is not None:
+            item.trace = self._tracer.begin(item, "ok", answer, came)
+        if item.reply_topic is None:
+            return []
+        if outcome.degraded:
+            self._observer.degraded(outcome.degraded)
+        return [ReplySent(item, item.reply_topic, value, answer.catalog, None, times)]
+
+    def _refuse(self, outcome: Outcome, error: RequestError, came: float, now: float) -> list[Sent]:
+        item, code = outcome.item, error.code
+        self._trace(item, code, came)
         sends: list[Sent] = []
-        if isinstance(answer, RequestError) and (code in BAD_RECORD or item.reply_topic is None):
-            self._observer.bad_record(answer.code)
-            sends.append(self._dead_letter(item, answer.code, answer.message, outcome.stage))
+        if code in BAD_RECORD or item.reply_topic is None:
+            self._observer.bad_record(code)
+            sends.append(self._dead_letter(item, code, error.message, outcome.stage))
         if item.reply_topic is not None:
-            if code is None and outcome.degraded:
-                self._observer.degraded(outcome.degraded)
-            catalog = None if isinstance(answer, RequestError) else answer.catalog
-            sends.append(ReplySent(item, item.reply_topic, value, catalog, code, times))
+            times = _times(item, None, now)
+            value = encode_error(
+                item.addressee, code, error.message, queue_ms=times.queue * 1000, total_ms=times.total * 1000
+            )
+            sends.append(ReplySent(item, item.reply_topic, value, None, code, times))
         return sends
 
     def _answer_again(self, repeat: Repeat, came: float) -> ReplySent:
@@ -168,9 +191,9 @@ class ReplyWriter:
         times = _times(item, None, self._clock())
         return ReplySent(item, item.reply_topic or "", repeat.value, repeat.catalog, None, times)
 
-    def _trace(self, item: InFlight, outcome: str, came: float, result: RecallResult | None = None) -> None:
+    def _trace(self, item: InFlight, outcome: str, came: float) -> None:
         if self._tracer is not None:
-            item.trace = self._tracer.begin(item, outcome, result, came)
+            item.trace = self._tracer.begin(item, outcome, None, came)
 
     def _send_reply(self, sent: ReplySent, producer: ReplyProducer[Sent]) -> None:
         item, source = sent.item, sent.item.record
@@ -217,16 +240,9 @@ class ReplyWriter:
         return structs.replace(sent, max_bytes=half)
 
 
-def _times(item: InFlight, answer: Answer | None, now: float) -> ReplyTimes:
-    queue, total = (item.started or now) - item.admitted, now - item.admitted
-    if answer is None or isinstance(answer, RequestError):
+def _times(item: InFlight, result: RecallResult | None, now: float) -> ReplyTimes:
+    admitted = item.admitted
+    queue, total = (item.started or now) - admitted, now - admitted
+    if result is None:
         return ReplyTimes(queue, 0.0, 0.0, total)
-    return ReplyTimes(queue, answer.prefill_ms / 1000, answer.decode_ms / 1000, total)
-
-
-def _encode(outcome: Outcome, answer: Answer, times: ReplyTimes) -> bytes:
-    to, queue_ms, total_ms = outcome.item.addressee, times.queue * 1000, times.total * 1000
-    if isinstance(answer, RequestError):
-        return encode_error(to, answer.code, answer.message, queue_ms=queue_ms, total_ms=total_ms)
-    age_ms = None if outcome.age_s is None else outcome.age_s * 1000
-    return encode_reply(to, answer, queue_ms=queue_ms, total_ms=total_ms, degraded=outcome.degraded, age_ms=age_ms)
+    return ReplyTimes(queue, result.prefill_ms / 1000, result.decode_ms / 1000, total)

@@ -56,6 +56,15 @@ def test_a_reply_that_was_under_way_when_its_user_was_forgotten_is_not_kept() ->
     assert [value_of(kept.get(name, None)) for name in read] == [None, b"reply", b"reply"]
 
 
+def test_what_is_kept_of_a_user_goes_when_that_one_is_forgotten_and_nothing_else() -> None:
+    kept = RepeatCache(BatchSettings(repeat_entries=3), lambda: "v1", lambda: 0.0)
+    for name, user in ((b"a", "u"), (b"b", "w"), (b"c", "u"), (b"d", "u")):  # the first one has to leave
+        kept.put(name, b"reply", "v1", user)
+    kept.forget("u")
+    assert [kept.get(name, None) is not None for name in (b"a", b"b", b"c", b"d")] == [False, True, False, False]
+    assert (len(kept), kept.size) == (1, 5)
+
+
 def test_a_reply_is_found_until_it_is_too_old() -> None:
     clock = Clock()
     kept = cache(clock=clock)
