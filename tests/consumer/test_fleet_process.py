@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,11 +150,12 @@ def test_no_process_outlives_a_killed_parent(
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_two_gpus_share_the_topic_and_answer_as_the_cpu_does(
-    model: Path, kafka: KafkaSettings, redis: CatalogSettings, tmp_path: Path
+    kafka: KafkaSettings, redis: CatalogSettings, tmp_path: Path
 ) -> None:
-    with service(
-        tmp_path, *fleet_flags(model, kafka, redis, "cuda"), "--engine.precision=fp32", "--engine.max_graphs=8"
-    ) as running:
+    model = write_model(replace(MODEL, head_dim=16), tmp_path / "model")  # as small as the kernels take
+    few = ["--batch.max_requests=2", "--engine.max_batch=2", "--engine.max_batch_rows=128", "--engine.max_width=64"]
+    small = ["--engine.precision=fp32", "--engine.graph_prefill_tokens=128", *few]
+    with service(tmp_path, *fleet_flags(model, kafka, redis, "cuda"), *small) as running:
         eventually(lambda: running.reasons() == [], 2 * START_S)
         eventually(lambda: share_all_partitions(running))
         replies = ask(kafka, 24)
