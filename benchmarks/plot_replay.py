@@ -1,4 +1,4 @@
-"""A replayed day by the second: how many are answered, and how much of their contexts was there already."""
+"""A replayed day over time: how many are answered, and how much of their contexts was there already."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from benchmarks.replay_users import BIN_S
 from benchmarks.results import load
 
 _COLORS = {"sessions": "#1f6f8b", "no sessions": "#8d8d8d"}
@@ -26,12 +27,13 @@ def replay_figure(report: Mapping[str, Any]) -> Figure:
             continue
         label = row["arm"] if "restart_at" not in row else f"{row['arm']}, a restart"
         style: dict[str, Any] = {"color": _COLORS[row["arm"]], "linestyle": "--" if "restart_at" in row else "-"}
-        seconds = row["series"][:-1] or row["series"]  # the last one is cut short
-        panels[0].plot([answers for answers, _, _ in seconds], label=label, **style)
-        panels[1].plot([100 * reused / max(1, context) for _, context, reused in seconds], **style)
+        bins = row["series"][:-1] or row["series"]  # the last one is cut short
+        ends = [BIN_S * (number + 1) for number in range(len(bins))]
+        panels[0].plot(ends, [answers / BIN_S for answers, _, _ in bins], label=label, **style)
+        panels[1].plot(ends, [100 * reused / max(1, context) for _, context, reused in bins], **style)
     for panel, title in zip(panels, ("answers/s", "context tokens reused, %"), strict=True):
         panel.set_title(title)
-        panel.set_xlabel("second")
+        panel.set_xlabel("seconds")
         panel.set_ylim(bottom=0)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     return figure

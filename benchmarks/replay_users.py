@@ -24,6 +24,9 @@ TIMEOUT_S = 60.0
 WINDOW, LEVEL = 100, 0.95
 """Visits that are compared with the same ones of an undisturbed run, and how near they have to come."""
 
+BIN_S = 0.5
+"""Of the series."""
+
 _LOOK_AHEAD = 512
 _halfway: Event | None = None
 
@@ -164,7 +167,7 @@ def _answer(reply: RecallReply, at: float, ms: float, whole: bool) -> Answer:
 
 def summary(answers: Sequence[Answer]) -> Row:
     """Of all visits: ``hits``, those that found a session; ``reused``, the share of all context tokens that were there
-    already. ``series``: for each second answers, context tokens, reused tokens.
+    already. ``series``: for each ``BIN_S`` answers, context tokens, reused tokens.
     """
     seconds = max(answer.at for answer in answers)
     latencies = [answer.ms for answer in answers]
@@ -225,8 +228,8 @@ def _reused(answers: Sequence[Answer]) -> float:
 
 
 def _series(answers: Sequence[Answer]) -> list[tuple[int, int, int]]:
-    found = [[0, 0, 0] for _ in range(int(max(answer.at for answer in answers)) + 1)]
+    found = [[0, 0, 0] for _ in range(int(max(answer.at for answer in answers) / BIN_S) + 1)]
     for answer in answers:
         for place, count in enumerate((1, answer.context_tokens, answer.reused_tokens)):
-            found[int(answer.at)][place] += count
+            found[int(answer.at / BIN_S)][place] += count
     return [(answers, context, reused) for answers, context, reused in found]

@@ -66,7 +66,7 @@ def test_a_restart_is_over_when_as_much_is_reused_as_in_the_run_without_it() -> 
 
 
 def test_the_summary_counts_tokens_and_seconds() -> None:
-    row = summary([Answer(0.5, 10.0, 100, 0, whole=True), Answer(1.5, 30.0, 300, 200, whole=False)])
+    row = summary([Answer(0.2, 10.0, 100, 0, whole=True), Answer(0.6, 30.0, 300, 200, whole=False)])
     assert (row["hits"], row["reused"], row["whole_histories"], row["p50_ms"]) == (0.5, 0.5, 1, 20.0)
     assert row["series"] == [(1, 100, 0), (1, 300, 200)]
 
