@@ -3,7 +3,6 @@
 import heapq
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import frexp
 from typing import Generic
 
 from consumer.serving.order import T, Waiting
@@ -43,31 +42,24 @@ def losers(
 
     ``order``: as they are served, from ``start`` on, each for so many ``seconds``. As in the rule of Moore and Hodgson,
     whenever one would be late, one of those up to it goes. Which one: of the caller that holds most seconds for its
-    share, of those the one of lowest priority, of those one that takes longest, of those that take about as long the
-    last that came. So what callers get stands in proportion to their shares, and one that asks for less than that loses
-    nothing; and a long context that has to be computed anew does not cost many short requests their time.
+    share, of those the one of lowest priority, of those the last that came. So what callers get stands in proportion
+    to their shares, and one that asks for less than that loses nothing.
     """
     time = start
     held: dict[str, float] = {}
-    heaps: dict[str, list[tuple[int, int, int, float, Waiting[T]]]] = {}
+    heaps: dict[str, list[tuple[int, int, float, Waiting[T]]]] = {}
     lost: list[Loser[T]] = []
     for waiting in order:
         item, cost = waiting.item, seconds(waiting)
         time += cost
         held[item.caller] = held.get(item.caller, 0.0) + cost
-        entry = item.priority, -_size(cost), -waiting.key, cost, waiting
-        heapq.heappush(heaps.setdefault(item.caller, []), entry)
+        heapq.heappush(heaps.setdefault(item.caller, []), (item.priority, -waiting.key, cost, waiting))
         while time > due(waiting):
             caller = max((name for name in heaps if heaps[name]), key=lambda name: held[name] / shares.get(name, 1.0))
-            *_, freed, gone = heapq.heappop(heaps[caller])
+            _, _, freed, gone = heapq.heappop(heaps[caller])
             held[caller] -= freed
             time -= freed
             lost.append(Loser(gone, quota=caller != item.caller))
             if gone is waiting:
                 break
     return lost
-
-
-def _size(seconds: float) -> int:
-    """Equal for what takes about as long, up to a factor of four."""
-    return frexp(seconds)[1] // 2
