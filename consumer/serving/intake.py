@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from consumer.serving.admission import AdmissionGate, Flow
@@ -13,13 +12,12 @@ from consumer.serving.commits import Commits
 from consumer.serving.deadlines import Deadline, Moment
 from consumer.serving.histories import Histories
 from consumer.serving.in_flight import Done, InFlight, Job, Outcome
+from consumer.serving.intake_view import IntakeView, partition_view
 from consumer.serving.observer import ServingObserver
 from consumer.serving.offsets import OffsetTracker
 from consumer.serving.reader import RequestReader
 from consumer.serving.settings import BatchSettings
-from consumer.serving.snapshot import PartitionSnapshot
 from consumer.stream.consumer import RequestConsumer
-from consumer.stream.group import UNDECIDED, GroupView
 from consumer.stream.partition import Partition, partition_of
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.dead_letter import SourceRecord
@@ -32,20 +30,6 @@ _HOPELESS_S = 1.0
 """For leaving a group whose brokers are away."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class IntakeView:
-    """What other threads may know of the intake; replaced as a whole."""
-
-    partitions: tuple[PartitionSnapshot, ...] = ()
-    in_flight: int = 0
-    in_flight_bytes: int = 0
-    paused: bool = False
-    joined: bool = False
-    troubles: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    group: GroupView = UNDECIDED
 
 
 class Intake:
@@ -176,17 +160,17 @@ class Intake:
         try:
             items = self._done.get(timeout=wait) if wait else self._done.get_nowait()
             while True:
+                self._release(items)
                 for item in items:
-                    self._release(item)
                     if not self._tracker.complete(item.ticket):
                         self._observer.late_result()
                 items = self._done.get_nowait()
         except Empty:
             return
 
-    def _release(self, item: InFlight) -> None:
-        self._in_flight -= 1
-        self._bytes -= item.size
+    def _release(self, items: Sequence[InFlight]) -> None:
+        self._in_flight -= len(items)
+        self._bytes -= sum([item.size for item in items])
 
     def _pause_or_resume(self, pause: bool, now: float) -> None:
         if pause and self._paused_at is None:
@@ -267,18 +251,15 @@ class Intake:
     def _give_up(self, partitions: Sequence[Partition], seconds: float) -> None:
         """Requests that have not started are the new owner's; what runs is still answered, its offsets are not ours."""
         gone = frozenset(partitions)
-        for item in self._queue.remove(lambda item: item.ticket.partition in gone):
-            self._release(item)
+        self._release(self._queue.remove(lambda item: item.ticket.partition in gone))
         self._withdraw(gone, seconds)
         self._settle(0.0)
         self._tracker.drop(gone)
         self._publish_due = 0.0
 
     def _withdraw(self, partitions: Collection[Partition], seconds: float) -> None:
-        for item in self._histories.drop(partitions):
-            self._release(item)
-        for item in self._commits.withdraw(partitions, seconds):
-            self._release(item)
+        self._release(self._histories.drop(partitions))
+        self._release(self._commits.withdraw(partitions, seconds))
 
     # --- what others see ------------------------------------------------------------------------------------------
 
@@ -288,7 +269,7 @@ class Intake:
             return
         self._publish_due = now + _PUBLISH_S
         self.view = IntakeView(
-            tuple(self._partition(partition) for partition in self._tracker.owned()),
+            tuple(partition_view(each, self._tracker, self._consumer) for each in self._tracker.owned()),
             self._in_flight,
             self._bytes,
             self._paused_at is not None,
@@ -296,23 +277,4 @@ class Intake:
             self._consumer.troubles,
             self._consumer.missing,
             self._consumer.group,
-        )
-
-    def _partition(self, partition: Partition) -> PartitionSnapshot:
-        progress = self._tracker.progress(partition)
-        high = self._consumer.end_of(partition, progress.position)
-        done = progress.watermark
-        if done is not None and not progress.unfinished:
-            done = self._consumer.passed(partition, done)
-        lag = None if high is None or done is None else max(0, high - done)
-        return PartitionSnapshot(
-            partition.topic,
-            partition.number,
-            progress.epoch,
-            progress.position,
-            progress.committed,
-            high,
-            lag,
-            0.0 if progress.oldest is None else max(0.0, time.time() - progress.oldest),
-            progress.unfinished,
         )

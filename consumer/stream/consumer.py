@@ -4,12 +4,11 @@ import logging
 import time
 from collections.abc import Mapping
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from consumer.stream.ends import PartitionEnds
 from consumer.stream.errors import (
-    COMMIT_MAY_FAIL,
     HEALS_BY_ITSELF,
     TOPIC_MISSING,
     StreamError,
@@ -21,6 +20,7 @@ from consumer.stream.group import GroupSetup, GroupView
 from consumer.stream.health import ClientHealth
 from consumer.stream.leaving import leave_group
 from consumer.stream.listener import ConsumerListener
+from consumer.stream.offset_commits import OffsetCommits
 from consumer.stream.partition import Partition
 from consumer.stream.records import record_of
 from consumer.stream.resets import OffsetResets
@@ -46,10 +46,10 @@ class RequestConsumer:
         self._unreadable = UnreadableRecords()
         self._paused = False
         self._closed = False
-        self._unanswered_commits = 0
         self._fatal: KafkaError | None = None
         self._joined = False
         self._health = ClientHealth(settings, time.monotonic)
+        self._commits = OffsetCommits(listener, self._health.alive)
         try:
             admin = AdminClient({**settings.connection(), "log_level": CRITICAL_ONLY})
             self._ends = PartitionEnds(admin)
@@ -68,7 +68,7 @@ class RequestConsumer:
                 "enable.partition.eof": True,  # says where reading stands behind what is no record
                 "error_cb": self._on_error,
                 "stats_cb": self._health.statistics,
-                "on_commit": self._on_commit,
+                "on_commit": self._commits.answered,
             },
             logger=log,
         )
@@ -92,12 +92,18 @@ class RequestConsumer:
             messages = [] if first is None else [first]
             if messages and limit > 1:
                 messages += self._consumer.consume(limit - 1, 0)
-            records = [record for message in messages if (record := self._read(message))]
+            records: list[SourceRecord] = []
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    records.append(record_of(message))
+                else:
+                    self._on_message_error(error, message.topic(), message.partition(), message.offset())
             records += self._unreadable.skip(self._consumer, paused=self._paused)
             self._reset_offsets()
             self._follow_group()
-        except KafkaException as error:
-            raise StreamError(f"the consumer failed: {reason_of(error)}") from error
+        except KafkaException as failure:
+            raise StreamError(f"the consumer failed: {reason_of(failure)}") from failure
         if records:
             self._health.alive()
         self._ends.refresh(self._owned, time.monotonic())
@@ -116,29 +122,11 @@ class RequestConsumer:
 
     def store(self, partition: Partition, offset: int) -> bool:
         """Whether ``offset`` may be committed. False: the partition is not ours, or not yet."""
-        try:
-            self._consumer.store_offsets(offsets=[TopicPartition(*partition, offset)])
-        except KafkaException as error:
-            if error.args[0].code() in (KafkaError._STATE, KafkaError._UNKNOWN_PARTITION):
-                return False
-            raise StreamError(f"offset {offset} of {partition} was not stored: {reason_of(error)}") from error
-        return True
+        return self._commits.store(self._consumer, partition, offset)
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit what is still ours, without waiting: that would have no time-out. The listener hears the end.
-
-        The offsets are named: of those that it stores the client commits none below an earlier one, as after a reset.
-        """
-        ours = [
-            TopicPartition(*partition, offset) for partition, offset in offsets.items() if self.store(partition, offset)
-        ]
-        if not ours:
-            return
-        try:
-            self._consumer.commit(offsets=ours, asynchronous=True)
-            self._unanswered_commits += 1
-        except KafkaException as error:
-            self._commit_failed(error.args[0])
+        """Commit what is still ours, without waiting. The listener hears the end."""
+        self._commits.commit(self._consumer, offsets)
 
     def membership(self) -> bytes | None:
         """What the group knows this process as, for offsets in a transaction; None while it is no member.
@@ -172,7 +160,7 @@ class RequestConsumer:
     @property
     def committing(self) -> bool:
         """A commit is on its way. The client may send it again, so a later one can be overtaken by it."""
-        return self._unanswered_commits > 0
+        return self._commits.unanswered > 0
 
     def passed(self, partition: Partition, position: int) -> int:
         """Where reading stands, at ``position`` or beyond: what lies between can never be read."""
@@ -213,13 +201,6 @@ class RequestConsumer:
             self._consumer.close()
             self._consumer = self._connect(protocol)
         self._protocol = protocol
-
-    def _read(self, message: Message) -> SourceRecord | None:
-        error = message.error()
-        if error is None:
-            return record_of(message)
-        self._on_message_error(error, message.topic(), message.partition(), message.offset())
-        return None
 
     def _on_message_error(self, error: KafkaError, topic: str | None, number: int | None, offset: int | None) -> None:
         if is_fatal(error):
@@ -287,27 +268,6 @@ class RequestConsumer:
             self._listener.assigned({partition: start})
             self._listener.offset_reset(partition, skipped)
 
-    def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
-        self._unanswered_commits = max(0, self._unanswered_commits - 1)
-        if error is not None:
-            self._commit_failed(error)
-            return
-        for each in partitions:
-            if each.error is not None:
-                self._commit_failed(each.error)
-        self._health.alive()
-        self._listener.committed(
-            {Partition(each.topic, each.partition): each.offset for each in partitions if each.error is None}
-        )
-
-    def _commit_failed(self, error: KafkaError) -> None:
-        if error.code() == KafkaError._NO_OFFSET:
-            return
-        log.warning("commit: %s: %s", name_of(error), error.str())
-        self._listener.commit_failed(name_of(error))
-        if error.code() not in COMMIT_MAY_FAIL and not error.retriable():
-            self._fatal = error
-
     def _on_error(self, error: KafkaError) -> None:
         self._listener.client_error(name_of(error))
         if is_fatal(error):
@@ -315,8 +275,8 @@ class RequestConsumer:
         self._health.error(error.code())
 
     def _check_health(self) -> None:
-        if self._fatal is not None:
-            raise StreamError(f"the consumer is out for good: {name_of(self._fatal)}: {self._fatal.str()}")
+        if fatal := self._fatal or self._commits.fatal:
+            raise StreamError(f"the consumer is out for good: {name_of(fatal)}: {fatal.str()}")
         trouble = self._health.over_limit
         if trouble is None:
             return
