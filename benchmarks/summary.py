@@ -94,7 +94,7 @@ def best_rates(found: Sequence[Line], latency_ms: float = MEAN_LATENCY_MS) -> It
     for group in groups.values():
         engine = _best([row for line in group for row in (line.engine, line.pipelined)], latency_ms)
         floor = _best([line.floor for line in group], latency_ms)
-        if len(group) > 1 and engine is not None and floor is not None:
+        if engine is not None and floor is not None:
             yield Best(group[0].case, engine["what"], engine["batch"], _rate(engine), floor["batch"], _rate(floor))
 
 
