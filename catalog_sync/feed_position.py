@@ -34,10 +34,16 @@ class FeedPosition:
         self._brought: dict[str, tuple[Range, ...]] = {}
 
     def held(self, manifest: Manifest) -> Mapping[int, int]:
-        """By partition the first record that a version does not hold; none where nothing is known of a partition."""
-        noted = get_hash(self._publisher.client, self._publisher.keys.positions(manifest.version))
-        prefix = f"{self._topic}/".encode()
-        places = {int(name[len(prefix) :]): int(at) for name, at in noted.items() if name.startswith(prefix)}
+        """By partition the first record that a version does not hold; none where nothing is known of a partition.
+
+        Raises CatalogError ``positions`` for what is noted and makes no sense.
+        """
+        key, prefix = self._publisher.keys.positions(manifest.version), f"{self._topic}/".encode()
+        noted = get_hash(self._publisher.client, key)
+        try:
+            places = {int(name[len(prefix) :]): int(at) for name, at in noted.items() if name.startswith(prefix)}
+        except ValueError as error:
+            raise CatalogError("positions", f"{key}: {error}") from error
         return {**places, **manifest.positions.get(self._topic, {})}
 
     def begin(self, manifest: Manifest, otherwise: Mapping[int, int]) -> dict[int, int]:

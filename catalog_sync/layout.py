@@ -4,11 +4,12 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec import Meta
 
 from catalog_sync.blob import FORMAT, Bytes
 from catalog_sync.columns import ColumnType, column_type
@@ -24,6 +25,8 @@ MAX_GENERATION = 1 << 53  # Redis counts them in Lua, in doubles
 MAX_CANARIES = 256
 
 Record = TypeVar("Record", bound=msgspec.Struct)
+Place = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+"""A partition of a topic, or an offset in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     parent_manifest: str | None = None
     withdrawn: int = 0
     full_of: str | None = None
-    positions: dict[str, dict[int, int]] = {}
+    positions: dict[str, dict[Place, Place]] = {}
     canaries: tuple[Canary, ...] = ()
     signature: str | None = None
 

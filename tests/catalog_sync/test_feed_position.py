@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ from catalog_sync.deltas import DeltaPublisher
 from catalog_sync.embedded import EmbeddedRedis
 from catalog_sync.fleet_quarantine import FleetQuarantine
 from catalog_sync.layout import Manifest
+from engine.errors import CatalogError
 from tests.catalog_sync.redis_support import MODEL, Fleet
 from tests.catalog_sync.test_changes import base, current, row
 from tests.catalog_sync.test_deltas import served
@@ -215,3 +217,14 @@ def test_a_topic_made_anew_is_read_from_its_beginning(fleet: Fleet) -> None:
     topic.follow()
     assert items_of(fleet) == [1, 2, 3, 4, 5, 6]
     assert manifest(fleet).positions == {TOPIC: {0: 1}}
+
+
+def test_positions_that_make_no_sense_are_an_error(fleet: Fleet) -> None:
+    raw = msgspec.json.encode(manifest(fleet))
+    for bad in (b'{"topic":{"0":-1}}', b'{"topic":{"-1":0}}', b'{"topic":{"0":9223372036854775808}}', b'{"topic":[0]}'):
+        with pytest.raises(CatalogError, match="positions"):
+            Manifest.read(raw[:-1] + b',"positions":' + bad + b"}")
+    fleet.redis.hset(fleet.keys.positions(current(fleet).version), f"{TOPIC}/0", "x")
+    with pytest.raises(CatalogError, match=r"positions:.*'x'") as caught:
+        Topic(fleet)
+    assert caught.value.reason == "positions"
