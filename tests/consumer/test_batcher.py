@@ -8,7 +8,7 @@ from consumer.serving.batcher import Batcher
 from consumer.serving.cost_model import CostModel, Prior
 from consumer.serving.load_settings import LoadSettings
 from consumer.serving.settings import BatchSettings
-from tests.consumer.queued_item import FAR, Item
+from tests.consumer.queued_item import FAR, Item, request
 
 
 def batcher(engine_seconds: float = 0.0, **settings: float) -> Batcher[Item]:
@@ -163,3 +163,34 @@ def test_no_request_waits_longer_than_the_window_for_a_free_engine(arrivals: lis
         assert due <= 0.010 + 1e-9
         if due == 0.0:
             assert made.take(now, idle=False) is not None
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 120),
+            st.sampled_from(("level", "vocab", "legal")),
+            st.integers(1, 512),
+            st.floats(1.0, 9.0),
+            st.integers(0, 9),
+        ),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_the_most_urgent_request_is_in_the_next_batch_however_unlike_the_others_it_is(
+    asked: list[tuple[int, str, int, float, int]],
+) -> None:
+    made = batcher(max_requests=4, max_tokens=100)
+    waiting = [
+        Item(tokens, deadline=deadline, priority=priority, asked=request(width=width, score=score))
+        for tokens, score, width, deadline, priority in asked
+    ]
+    for item in waiting:
+        made.add(item)
+    while waiting:
+        batch = made.take(0.0, idle=True)
+        assert batch is not None
+        assert min(waiting, key=lambda item: (-item.priority, item.deadline)) in batch.items
+        assert {item.asked.score for item in batch.items} == {batch.mode}
+        waiting = [item for item in waiting if item not in batch.items]
