@@ -279,7 +279,7 @@ def test_a_reply_that_cannot_be_written_becomes_a_dead_letter_and_its_neighbours
     assert reasons == {b"reply_topic_unknown", b"reply_partition_unknown"}
     each_once(made, ids)
     eventually(lambda: made.committed() == 12)
-    assert member.events.count["commit_failed"] >= 1
+    assert member.events.count["commit_failed"] == 0, "no transaction was aborted for it"
     assert member.events.count["confirmed"] == 10
 
 
