@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from consumer.stream.errors import reason_of
 from consumer.stream.headers import headers_of
 from consumer.stream.settings import CONNECT_S, CRITICAL_ONLY, KafkaSettings, Option
+from consumer.stream.unreadable import UnreadableRecords
 from consumer.wire.headers import Headers
 from engine.errors import RecallstreamError
 
@@ -59,6 +60,7 @@ class ClientTransport:
         self._failure: TransportError | None = None
         self._trouble = ""
         self._noted: set[int] = set()
+        self._unreadable = UnreadableRecords()
         try:
             self._producer = Producer(self._producer_options())
         except KafkaException as error:
@@ -125,6 +127,9 @@ class ClientTransport:
             error = message.error()
             if error is None:
                 self._on_reply(headers_of(message) or (), message.value())
+            elif self._unreadable.note(error, message.topic(), message.partition(), message.offset()):
+                for record in self._unreadable.skip(consumer, paused=False):
+                    log.warning("reading replies: %s", record.fault)
             elif error.fatal() or error.code() in _HOPELESS:
                 raise TransportError(f"replies cannot be read: {error.str()}")
             else:

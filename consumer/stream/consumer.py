@@ -27,7 +27,7 @@ from consumer.stream.resets import OffsetResets
 from consumer.stream.settings import CRITICAL_ONLY, GroupProtocol, KafkaSettings
 from consumer.stream.starts import look_up
 from consumer.stream.topics import NeededTopics
-from consumer.stream.unreadable import UNREADABLE, UnreadableRecords
+from consumer.stream.unreadable import UnreadableRecords
 from consumer.wire.dead_letter import SourceRecord
 
 _PROBE_S = 2.0
@@ -214,8 +214,7 @@ class RequestConsumer:
             if topic is not None and number is not None and offset is not None:
                 self._ends.reached(Partition(topic, number), offset)
             return
-        if error.code() in UNREADABLE and topic is not None and number is not None and offset is not None:
-            self._unreadable.note(Partition(topic, number), offset, error.str())
+        if self._unreadable.note(error, topic, number, offset):
             return
         if error.code() not in HEALS_BY_ITSELF and not error.retriable():
             raise StreamError(f"the consumer failed: {name_of(error)}: {error.str()}")

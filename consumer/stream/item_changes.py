@@ -10,8 +10,10 @@ from typing import Final, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from consumer.stream.errors import StreamError, reason_of, unless_it_heals
+from consumer.stream.partition import Partition
 from consumer.stream.records import record_of
 from consumer.stream.settings import KafkaSettings
+from consumer.stream.unreadable import UnreadableRecords
 from consumer.wire.dead_letter import SourceRecord
 
 _SLICE_S: Final = 0.1
@@ -32,6 +34,7 @@ class ItemChanges:
     ) -> None:
         self._topic, self._begin = topic, begin
         self._next: dict[int, int] = {}
+        self._unreadable = UnreadableRecords()
         try:
             self._consumer = Consumer(
                 {
@@ -54,7 +57,10 @@ class ItemChanges:
             if message is None:
                 continue
             if error := message.error():
-                self._judge(error)
+                if self._unreadable.note(error, self._topic, message.partition(), message.offset()):
+                    self._pass_over()
+                else:
+                    self._judge(error)
                 continue
             if not records:
                 end = time.monotonic() + seconds
@@ -77,6 +83,7 @@ class ItemChanges:
         """Read again from there on, by partition. Those that are others' by now are left to them."""
         for partition, offset in places.items():
             self._next.pop(partition, None)
+            self._unreadable.begin({Partition(self._topic, partition): offset})
             try:
                 self._consumer.seek(TopicPartition(self._topic, partition, offset))
             except KafkaException as error:
@@ -102,11 +109,18 @@ class ItemChanges:
             begins = {}
         for each in partitions:
             each.offset = begins.get(each.partition, each.offset)
+        self._unreadable.begin({Partition(self._topic, each.partition): each.offset for each in partitions})
         consumer.incremental_assign(partitions)
 
     def _forget(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         for each in partitions:
             self._next.pop(each.partition, None)
+            self._unreadable.forget([Partition(self._topic, each.partition)])
+
+    def _pass_over(self) -> None:
+        for record in self._unreadable.skip(self._consumer, paused=False):
+            log.warning("refused: %s %d @ %d: %s", record.topic, record.partition, record.offset, record.fault)
+            self._next[record.partition] = record.offset + 1
 
     def _judge(self, error: KafkaError) -> None:
         unless_it_heals(error, self._topic)

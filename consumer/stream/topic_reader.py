@@ -10,8 +10,10 @@ from typing import Final, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from consumer.stream.errors import StreamError, reason_of, unless_it_heals
+from consumer.stream.partition import Partition
 from consumer.stream.records import record_of
 from consumer.stream.settings import CONNECT_S, CRITICAL_ONLY, KafkaSettings
+from consumer.stream.unreadable import UnreadableRecords
 from consumer.wire.dead_letter import SourceRecord
 
 Span = tuple[int, int]
@@ -29,6 +31,7 @@ class TopicReader:
     def __init__(self, kafka: KafkaSettings, topic: str) -> None:
         self._topic = topic
         self._trouble: str | None = None
+        self._unreadable = UnreadableRecords()
         try:
             self._consumer = Consumer(
                 {
@@ -57,6 +60,7 @@ class TopicReader:
         spans = self.spans if within is None else self._cut(within)
         open_ends = {partition: end for partition, (first, end) in spans.items() if first < end}
         self._consumer.assign([TopicPartition(self._topic, each, spans[each][0]) for each in open_ends])
+        self._unreadable.begin({Partition(self._topic, each): spans[each][0] for each in open_ends})
         heard = time.monotonic()
         while open_ends:
             message = self._consumer.poll(_POLL_S)
@@ -68,10 +72,13 @@ class TopicReader:
             if error := message.error():
                 if error.code() == KafkaError._PARTITION_EOF:
                     open_ends.pop(message.partition() or 0, None)
-                else:
+                    continue
+                if not self._unreadable.note(error, self._topic, message.partition(), message.offset()):
                     unless_it_heals(error, self._topic)
-                continue
-            record = record_of(message)
+                    continue
+                (record,) = self._unreadable.skip(self._consumer, paused=False)
+            else:
+                record = record_of(message)
             end = open_ends.get(record.partition)
             if end is None:
                 continue

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from consumer.stream.partition import Partition
 from consumer.wire.dead_letter import SourceRecord
 
-UNREADABLE: Final = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG})
+_UNREADABLE: Final = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG})
 
 
 class UnreadableRecords:
@@ -33,9 +33,12 @@ class UnreadableRecords:
             self._next.pop(partition, None)
             self._found.pop(partition, None)
 
-    def note(self, partition: Partition, batch: int, reason: str) -> None:
-        """The client gives up on the batch that begins at offset ``batch``; it says so at every attempt."""
-        self._found.setdefault(partition, (batch, reason))
+    def note(self, error: KafkaError, topic: str | None, number: int | None, batch: int | None) -> bool:
+        """Whether the client gives up on the batch that begins at offset ``batch``; it says so at every attempt."""
+        if error.code() not in _UNREADABLE or topic is None or number is None or batch is None:
+            return False
+        self._found.setdefault(Partition(topic, number), (batch, error.str()))
+        return True
 
     def skip(self, consumer: Consumer, *, paused: bool) -> Iterator[SourceRecord]:
         """One record of each such partition, after which reading goes on. Raises KafkaException."""

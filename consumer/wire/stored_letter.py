@@ -45,7 +45,7 @@ class StoredLetter:
         return cls(
             record,
             error_class=text("error.class"),
-            message=text("error.message"),
+            message=text("error.message") or record.fault or "",
             stage=text("error.stage"),
             group=text("consumer.group"),
             attempt=attempt_of(record.headers),
