@@ -68,13 +68,17 @@ def dead_letter(
     original = [(name, content) for name, content in record.headers if not name.startswith(PREFIX)]
     if record_size(key, value, [*headers, *original]) <= max_bytes:
         return DeadLetter(key, value, headers + original)
-    if original and record_size(key, value, [*headers, _HEADERS_DROPPED]) <= max_bytes:
+    marked = [
+        *headers,
+        _HEADERS_DROPPED,
+    ]  # the longer of the two marks, so that one of them always says what is missing
+    if original and record_size(key, value, marked) <= max_bytes:
         headers.append(_HEADERS_DROPPED)
     else:
         headers.append(_TRUNCATED)
-        if record_size(key, None, headers) > max_bytes:
+        if record_size(key, None, marked) > max_bytes:
             key = None
-        value = (value or b"")[: max(0, max_bytes - record_size(key, None, headers))]
+        value = (value or b"")[: max(0, max_bytes - record_size(key, None, marked))]
     room = max_bytes - record_size(key, value, headers)
     for name, content in original:
         size = header_size(name, content)

@@ -1,7 +1,7 @@
 """Dead letters: the original byte for byte, bounded headers, replaced on replay, cut only where nothing else helps."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from consumer.wire.dead_letter import MAX_MESSAGE_BYTES, DeadLetter, SourceRecord, dead_letter
@@ -159,6 +159,7 @@ def test_a_value_is_cut_exactly_when_it_does_not_fit() -> None:
     limit=st.integers(2_000, 6_000),
     message=st.text(max_size=700),
 )
+@example(value=0, key=2474, headers=[("", 22)], limit=2942, message="\x80\U00010000\U00010000")
 def test_a_dead_letter_always_fits_its_topic(
     value: int, key: int, headers: list[tuple[str, int]], limit: int, message: str
 ) -> None:
