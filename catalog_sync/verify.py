@@ -8,6 +8,7 @@ from catalog_sync.columns import check_begins
 from engine.catalog.catalog import Catalog, Ids, joined_ids, same_as_before
 from engine.catalog.delta import Delta
 from engine.catalog.tags import TagIndex
+from engine.catalog.texts import all_distinct
 from engine.errors import CatalogError
 
 
@@ -60,7 +61,7 @@ def _verify_unique(ids: Ids) -> None:
         ordered = np.sort(ids)
         unique = not (ordered[1:] == ordered[:-1]).any()
     else:
-        unique = len(ids.dictionary_encode().dictionary) == len(ids)
+        unique = all_distinct(ids)
     if not unique:
         raise CatalogError("structure", "an item id stands twice")
 

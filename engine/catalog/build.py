@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from engine.catalog.catalog import Catalog, Ids, same_as_before, sid_dtype
 from engine.catalog.tags import TagIndex
+from engine.catalog.texts import all_distinct
 from engine.errors import CatalogError
 from engine.request import ItemIds
 
@@ -153,10 +154,9 @@ def check_unique(ids: Ids, name: Callable[[int], str]) -> None:
         if not (ordered[1:] == ordered[:-1]).any():
             return
     else:
-        encoded = ids.dictionary_encode()
-        if len(encoded.dictionary) == len(ids):
+        if all_distinct(ids):
             return
-        keys = encoded.indices.to_numpy()
+        keys = ids.dictionary_encode().indices.to_numpy()
     order = np.argsort(keys, kind="stable")
     repeats = order[1:][keys[order][1:] == keys[order][:-1]]
     second = int(repeats.min())

@@ -155,6 +155,17 @@ def hash_column(texts: Texts) -> NDArray[np.int64]:
     return hashes
 
 
+def all_distinct(strings: pa.Array) -> bool:
+    """Whether no two strings of an array without nulls are equal."""
+    hashes = hash_column(Texts.of(strings))
+    ordered = np.sort(hashes)
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not len(twice):
+        return True
+    alike = strings.filter(pa.array(np.isin(hashes, twice)))
+    return len(alike.dictionary_encode().dictionary) == len(alike)
+
+
 def _mixed(hashes: Words, words: Words) -> Words:
     mixed = hashes ^ words
     mixed *= _MIX

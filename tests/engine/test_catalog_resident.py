@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from engine.catalog.lookup import HashIndex, IdIndex
 from engine.catalog.resident import ResidentCatalog
+from engine.catalog.texts import all_distinct
 from engine.errors import RequestError
 from engine.request import NO_ITEMS, TagFilter
 from tests.engine.catalogs import Item, catalog_of, item_tables, leaf_order, tag_filters
@@ -128,6 +129,16 @@ def test_strings_of_equal_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(f"engine.catalog.lookup.{name}", lambda texts, *_: np.full(len(texts), 7))
     index = IdIndex(pa.array(["a", "b", "c"]))
     assert index.find(["c", "a", "x", "b"]).tolist() == [2, 0, -1, 1]
+
+
+@pytest.mark.parametrize("hashes", [None, [7, 7, 7, 1]], ids=["", "of equal hash"])
+def test_strings_are_distinct_unless_two_are_equal(monkeypatch: pytest.MonkeyPatch, hashes: list[int] | None) -> None:
+    if hashes is not None:
+        monkeypatch.setattr("engine.catalog.texts.hash_column", lambda texts: np.array(hashes[: len(texts)]))
+    assert all_distinct(pa.array(["a", "b", "c", "dd"]))
+    assert all_distinct(pa.array(["x", "b", "c", "dd"])[1:])
+    assert not all_distinct(pa.array(["a", "b", "a", "dd"]))
+    assert all_distinct(pa.array([], pa.string()))
 
 
 @settings(deadline=None)
