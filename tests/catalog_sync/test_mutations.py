@@ -102,6 +102,7 @@ OTHER: dict[str, tuple[Any, str]] = {
     "parent_manifest": ("h", "manifest"),
     "withdrawn": (3, "manifest"),
     "canaries": ([{"request": 1}], "manifest"),
+    "positions": ({"topic": {"0": -1}}, "manifest"),
 }
 UNCHECKED = {"label", "full_of", "signature"}
 """Words for people, what a full form stands for (checked where it is asked for), and what only trusted keys check."""
