@@ -13,7 +13,7 @@ from catalog_sync.fetch import CHAIN_LIMIT, Link, decode_as, fetch_blob, fetch_c
 from catalog_sync.layout import Manifest, Pointer
 from catalog_sync.publisher import Publisher
 from engine.catalog.catalog import Catalog, Ids
-from engine.catalog.delta import Delta, Overlay
+from engine.catalog.delta import Delta, Overlay, check_same_kind, folded
 from engine.catalog.lookup import IdIndex
 from engine.errors import CatalogError
 
@@ -112,9 +112,14 @@ def merged(chain: Sequence[Catalog | Delta], version: str) -> Catalog:
     base, *deltas = chain
     if isinstance(base, Delta):
         raise CatalogError("chain", f"version {base.version} builds on another one")
-    ids, overlay, parent = IdIndex(base.ids), Overlay.nothing(base), base.version
+    changes, parent = [], base.version
     for delta in deltas:
         if isinstance(delta, Catalog) or delta.parent != parent:
             raise CatalogError("parent", f"version {delta.version} does not change {parent}")
-        overlay, parent = overlay.followed_by(delta, base, ids), delta.version
+        check_same_kind(base, delta.upserts)
+        changes.append(delta)
+        parent = delta.version
+    overlay = Overlay.nothing(base)
+    if changes:
+        overlay = overlay.followed_by(folded(changes), base, IdIndex(base.ids))
     return overlay.merged_into(base, version)
