@@ -6,7 +6,7 @@ before he leaves; the request brings those ratings. Real are users, films, order
 before the day: the site was new, so each user's own ratings are repeated to a length of 1,000 to 5,000 tokens, the
 logarithm uniform; the SIDs are random, and so are the weights. Time is compressed: in the runs ``as fast as it goes`` a
 user comes back as soon as there is a place among so many requests in the air, in the runs ``in time`` the day goes by
-at a given mean rate.
+at a given mean rate, for a while in its middle and after what was before.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import torch
 from benchmarks.card import CardWatch, describe, device_name
 from benchmarks.embedded_service import embedded_broker, serving
 from benchmarks.engine_run import load_engine, narrowed, random_catalog
-from benchmarks.replay_day import Day, Visit, busiest_day, first_visits
+from benchmarks.replay_day import Day, busiest_day, first_visits
 from benchmarks.replay_users import Answer, OtherProcess, Users, other_process, summary, warm_again
 from benchmarks.results import ReportFile, Row, default_path
 from benchmarks.shapes import SHAPES, Shape, write_model
@@ -156,7 +156,10 @@ def measure(plan: Plan, engine: RecallEngine, clients: OtherProcess) -> Iterator
 def _run(plan: Plan, what: str, service: Service, clients: OtherProcess, users: Users) -> tuple[list[Answer], Row]:
     visits = plan.day.visits
     if what == IN_TIME:
-        some = _middle(visits, round(plan.rate * plan.seconds))
+        count = round(plan.rate * plan.seconds)
+        begin = max(0, (len(visits) - count) // 2)
+        clients.process.submit(users.in_turn, visits[:begin], plan.outstanding).result()
+        some = visits[begin : begin + count]
         return clients.process.submit(users.in_time, some, plan.seconds).result(), {"rate": plan.rate}
     clients.halfway.clear()
     coming = clients.process.submit(users.in_turn, visits, plan.outstanding)
@@ -164,11 +167,6 @@ def _run(plan: Plan, what: str, service: Service, clients: OtherProcess, users: 
         service.restart()
     answers = coming.result()
     return answers, {"restart_at": round(answers[len(visits) // 2 - 1].at, 3)} if what == RESTART else {}
-
-
-def _middle(visits: tuple[Visit, ...], count: int) -> tuple[Visit, ...]:
-    begin = max(0, (len(visits) - count) // 2)
-    return visits[begin : begin + count]
 
 
 def _engine(plan: Plan, model: Path, device: torch.device) -> RecallEngine:

@@ -20,8 +20,9 @@ def replay_section(stem: str, report: Mapping[str, Any]) -> Iterator[str]:
     yield f"context has {rows[0]['mean_context']:,} tokens. Beam {report['beam']}, a random catalog of"
     yield f"{report['items']:,} items. Requests through an embedded Kafka broker, histories held and copied to Redis.\n"
     yield f"*As fast as it goes*: {report['outstanding']} visits in the air, a user waits for his reply. *In time*: the"
-    yield "day goes by at that many visits a second on average, latency from when a visit was due. *Hits*: visits that"
-    yield "found a session; the others are first ones, or came after a restart. *Reused*: of all context tokens.\n"
+    yield "middle of it goes by at that many visits a second on average, after what was before; latency from when one"
+    yield "was due. *Hits*: visits that found a session; the others are first ones, or came after a restart. *Reused*:"
+    yield "of all context tokens.\n"
     yield from table(
         ("", "", "visits", "visits/s", "p50 ms", "p99 ms", "hits", "reused", "pool, GB", "sessions, GB", "host, GB"),
         [
