@@ -73,10 +73,11 @@ class RepeatCache:
 
     def put_all(self, answers: Iterable[tuple[Identity, Answered]]) -> None:
         """Keep replies, but to users who were forgotten since their requests were read."""
-        kept, covers = self._kept, self._forgotten.covers
+        kept = self._kept
         with self._lock:
+            covers = self._forgotten.covers if len(self._forgotten) else None
             for identity, answered in answers:
-                if answered.user is not None and covers(answered.user, answered.admitted):
+                if covers and answered.user is not None and covers(answered.user, answered.admitted):
                     continue
                 if identity in kept:
                     self._drop(identity)
@@ -84,7 +85,9 @@ class RepeatCache:
                 self._users.add(answered.user, identity)
                 self.size += len(answered.value)
             while len(kept) > self._entries or self.size > self._bytes:
-                self._drop(next(iter(kept)))
+                identity, oldest = kept.popitem(last=False)
+                self._users.discard(oldest.user, identity)
+                self.size -= len(oldest.value)
 
     def get(self, identity: Identity, catalog: str | None) -> Answered | None:
         """The reply to the same request; ``catalog`` is the version that it asks for."""
