@@ -113,9 +113,15 @@ class ChangeFeed:
         after = {each: max(end, fresh.held.get(each, 0)) for each, end in ends.items()}
         if upserts is not None or len(withdrawn):
             positions = {self._topic: self._position.after(head, begins, after)}
-            manifest, _ = self._deltas.publish(head, upserts, [withdrawn], positions=positions)
-            result.version, result.chain = manifest.version, self._deltas.chain_length(manifest)
-            result.upserts, result.withdrawn = manifest.items, manifest.withdrawn
+            try:
+                manifest, _ = self._deltas.publish(head, upserts, [withdrawn], positions=positions)
+            except CatalogError as error:
+                if error.reason != "quarantined":
+                    raise
+                result.left_out += len(changes)  # they make a version found bad once more
+            else:
+                result.version, result.chain = manifest.version, self._deltas.chain_length(manifest)
+                result.upserts, result.withdrawn = manifest.items, manifest.withdrawn
         self._position.published(result.version, ends, after)
         return result
 

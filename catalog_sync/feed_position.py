@@ -1,6 +1,6 @@
 """How far a topic of item changes is in the catalog, and which of its records are not to be published again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from catalog_sync.connection import get_hash
@@ -29,7 +29,7 @@ class FeedPosition:
         self._deltas, self._publisher, self._topic = deltas, deltas.publisher, topic
         self._read: dict[int, int] = {}
         self._unpublished: dict[int, int] = {}  # up to where it was read for nothing since the last version
-        self._last: str | None = None
+        self._seen: set[str] = set()  # versions that hold what was read
         self._went_back: dict[int, int] = {}
         self._brought: dict[str, tuple[Range, ...]] = {}
 
@@ -51,6 +51,7 @@ class FeedPosition:
         held = self.held(manifest)
         begin = {each: held.get(each, at) for each, at in otherwise.items()}
         self._read |= begin
+        self._seen.add(manifest.version)
         self._unpublished = {each: at for each, at in self._unpublished.items() if each not in begin}
         return begin
 
@@ -61,7 +62,7 @@ class FeedPosition:
         """
         held, generation = self.held(head.manifest), head.pointer.generation
         at = {each: begin for each, begin in begins.items() if each not in self._read}
-        if self._last_is_bad():
+        if self._was_bad():
             at |= self._read
         back = {
             each: held[each]
@@ -103,14 +104,16 @@ class FeedPosition:
         self._read |= ends
         self._unpublished |= after
         if version is not None:
-            self._last = version
+            self._seen = {version}
             self._unpublished.clear()
 
-    def _last_is_bad(self) -> bool:
-        if self._last is None:
-            return False
+    def _was_bad(self) -> bool:
+        quarantine = self._publisher.quarantine()
+        return any(self._is_bad(version, quarantine) for version in self._seen)
+
+    def _is_bad(self, version: str, quarantine: Collection[str]) -> bool:
         try:
-            return self._publisher.bad_part(self._last, self._publisher.quarantine()) is not None
+            return self._publisher.bad_part(version, quarantine) is not None
         except CatalogError:  # it was deleted
             return False
 

@@ -154,6 +154,30 @@ def test_the_first_delta_of_a_base_found_bad_takes_only_its_own_changes_with_it(
     assert items_of(fleet) == [1, 2, 6]
 
 
+def test_a_process_that_has_published_nothing_yet_sees_that_what_it_builds_on_was_found_bad(fleet: Fleet) -> None:
+    topic = Topic(fleet)
+    for item in (3, 4, 5):
+        topic.add(item)
+    versions = topic.follow()
+    topic.start()
+    condemn(fleet, versions[1])
+    topic.add(6)
+    topic.follow()
+    assert items_of(fleet) == [1, 2, 3, 5, 6]
+
+
+def test_a_record_that_makes_a_version_found_bad_once_more_is_left_out_and_holds_up_none(fleet: Fleet) -> None:
+    topic = Topic(fleet)
+    topic.add(3)
+    (bad,) = topic.follow()
+    condemn(fleet, bad)
+    topic.follow()
+    topic.add(3)  # the same bytes over the same version
+    topic.add(4)
+    topic.follow()
+    assert items_of(fleet) == [1, 2, 4]
+
+
 def test_what_somebody_took_back_by_hand_stays_out(fleet: Fleet) -> None:
     topic = Topic(fleet)
     topic.add(3)
