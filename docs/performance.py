@@ -15,6 +15,7 @@ from docs.performance_offline import offline_section
 from docs.performance_quality import products_section, quality_section
 from docs.performance_replay import replay_section, warm_restart_section
 from docs.performance_returning import sessions_section
+from docs.performance_steps import request_steps_section
 from docs.performance_targets import OF_OFFLINE_TARGET, TAIL_TARGET, graph_share, targets_section
 
 NOTES = "notes.md"
@@ -222,6 +223,7 @@ _SECTIONS = {
     "recall": _recall,
     "codec": _codec,
     "transport": _transport,
+    "request_steps": request_steps_section,
     "delivery": _delivery,
     "catalog_build": _catalog,
     "catalog_scale": scale_section,
