@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.settings import RecallDefaults
 
+_OF_BROKERS = ("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata")
+
 
 @dataclass(frozen=True, slots=True)
 class TopicRules:
@@ -31,5 +33,7 @@ def reply_topics(kafka: KafkaSettings) -> tuple[str, ...]:
 
 
 def closed_topics(kafka: KafkaSettings) -> frozenset[str]:
-    """Where no reply may go, though a prefix in ``reply_topics_allowed`` covers it: it would be read as a request."""
-    return frozenset({*kafka.request_topics, kafka.dead_letter_topic})
+    """Where no reply may go, though a prefix in ``reply_topics_allowed`` covers it: it would be read as a request, or
+    the brokers keep it for themselves.
+    """
+    return frozenset({*kafka.request_topics, kafka.dead_letter_topic, *_OF_BROKERS})

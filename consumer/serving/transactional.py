@@ -13,10 +13,12 @@ from consumer.stream.errors import StreamError
 from consumer.stream.outage import Outage
 from consumer.stream.producer import Failure
 from consumer.stream.settings import KafkaSettings
-from consumer.stream.transactions import OF_TRANSACTION, TransactionalProducer, TransactionError
+from consumer.stream.transactions import OF_TOPIC, OF_TRANSACTION, TransactionalProducer, TransactionError
 
 _MISSING = Failure("topic_unknown", "UNKNOWN_TOPIC_OR_PART", "the brokers know no such topic", local=True)
 _NO_PARTITION = Failure("partition_unknown", "_UNKNOWN_PARTITION", "the topic has no such partition", local=True)
+_DENIED = Failure("topic_denied", "TOPIC_AUTHORIZATION_FAILED", "the brokers let us write nothing there", local=True)
+_DENIED_S = 60.0
 _DELIVERY_S = 0.05
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
 
@@ -66,6 +68,8 @@ class Transactional:
         self._pause = 0.0
         self._resume_at = 0.0
         self._most = self.at_once
+        self._denied: dict[str, float] = {}
+        """Topics that take nothing from us, until when that is believed."""
         self._awaiting = 0
         self._failures: dict[Sent, Failure] = {}
 
@@ -106,15 +110,19 @@ class Transactional:
             self._committed(run)
 
     def _replace_those_without_a_place(self, run: Run[Answered]) -> None:
-        """Before the transaction: in it everybody's answers would wait for a topic, or be aborted for a partition, that
-        one client has named.
+        """Before the transaction: in it everybody's answers would wait for a topic, or be aborted for one or for a
+        partition, that one client has named.
         """
         topics = {sent.topic for answered in run.answers.values() for sent in answered.sends or ()}
         missing = self._producer.missing(topics)
+        now = self._clock()
+        self._denied = {topic: until for topic, until in self._denied.items() if until > now}
 
         def why(sent: Sent) -> Failure | None:
             if sent.topic in missing:
                 return _MISSING
+            if sent.topic in self._denied:
+                return _DENIED
             named = sent.item.headers.reply_partition if isinstance(sent, ReplySent) else None
             return None if named is None or not self._producer.lacks(sent.topic, named) else _NO_PARTITION
 
@@ -145,7 +153,8 @@ class Transactional:
         while self._awaiting:
             self._collect(_DELIVERY_S)
             for sent, failure in self._failures.items():
-                raise TransactionError(failure.code, f"{sent.topic}: {failure.message}")
+                fault = self._producer.fault() if failure.code in OF_TRANSACTION else None
+                raise fault or TransactionError(failure.code, f"{sent.topic}: {failure.message}")
             self._check_ownership(run)
 
     def _collect(self, timeout: float) -> None:
@@ -160,7 +169,7 @@ class Transactional:
             raise TransactionError("partition_moved", "a partition of this transaction is another member's by now")
 
     def _committed(self, run: Run[Answered]) -> None:
-        self._pause, self._most = 0.0, self.at_once
+        self._pause, self._most = 0.0, min(self.at_once, 2 * self._most)
         self._failing.clear()
         self._observer.committed(True)
         now = self._clock()
@@ -175,17 +184,31 @@ class Transactional:
         self._collect(0)
         log.warning("a transaction of %d answers was aborted, they go into the next: %s", len(run.answers), error)
         culprits = {sent: why for sent, why in self._failures.items() if why.code not in OF_TRANSACTION}
+        culprits = culprits or self._refused(run, error)
         self._replace(run, culprits.get)
         if gone := self._turns.end(run, committed=False):
             self._confirmed([answered.item for answered in gone])
         if not culprits:
-            self._wait(error)
+            self._wait(error, len(run.answers))
 
-    def _wait(self, error: TransactionError) -> None:
+    def _refused(self, run: Run[Answered], error: TransactionError) -> dict[Sent, Failure]:
+        """What a transaction failed for that failed for a topic: known once it holds one answer only."""
+        if error.code not in OF_TOPIC or len(run.answers) != 1:
+            return {}
+        (answered,) = run.answers.values()
+        sends = sorted(answered.sends or (), key=lambda sent: not isinstance(sent, ReplySent))
+        for sent in sends[:1]:  # of a reply and a dead letter rather the reply: its topic may be of a client's choice
+            self._denied[sent.topic] = self._clock() + _DENIED_S
+            return {sent: _DENIED}
+        return {}
+
+    def _wait(self, error: TransactionError, size: int) -> None:
         now = self._clock()
         self._failing.note(now)
         if self._failing.over_limit(now):
             raise StreamError(f"no transaction can be committed: {error}")
+        if error.code in OF_TOPIC:  # one of so many is the reason
+            self._most = min(self._most, size)
         self._most = max(1, self._most // 2)  # it may have been too much for the time-out
         self._pause = min(max(_FIRST_PAUSE_S, 2 * self._pause), _LONGEST_PAUSE_S)
         self._resume_at = now + self._pause

@@ -26,6 +26,11 @@ OF_TRANSACTION: Final = frozenset(
 )
 """Codes of records that failed with their transaction and not by themselves."""
 
+OF_TOPIC: Final = frozenset(
+    name_of(KafkaError(code)) for code in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION)
+)
+"""Codes of a transaction that failed for one of its topics; none says for which."""
+
 _STEP_S: Final = 1.0
 """The client waits so long at most, then asks whether to go on."""
 _PAUSE_S: Final = 0.02
@@ -138,6 +143,21 @@ class TransactionalProducer(ReplyProducer[T]):
         """To be called when every record is delivered: from here on there is no way back but to wait."""
         self._until_done(lambda: self._producer.commit_transaction(_STEP_S))
         self._begun = False
+
+    def fault(self) -> TransactionError | None:
+        """Why the transaction that is open failed, to be asked once one of its records has; none: it cannot be told.
+
+        The records say that they fell with it; a commit is refused with the reason.
+        """
+        try:
+            self._producer.commit_transaction(_STEP_S)
+        except (KafkaException, SystemError) as raised:
+            try:
+                self._survived(raised)
+            except TransactionError as reason:
+                return reason
+            return None
+        raise StreamError("the client committed a transaction in which records had failed")
 
     def abort(self) -> None:
         self._until_done(lambda: self._producer.abort_transaction(_STEP_S))

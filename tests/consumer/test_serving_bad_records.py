@@ -185,8 +185,8 @@ def test_a_denied_reply_topic_is_a_dead_letter_and_nothing_else(made: Harness) -
     assert made.replies.poll() == []
 
 
-@pytest.mark.parametrize("topic", [REQUESTS, DEAD_LETTERS, "more.requests"])
-def test_a_reply_goes_to_no_topic_of_requests_or_dead_letters_whatever_prefix_is_allowed(
+@pytest.mark.parametrize("topic", [REQUESTS, DEAD_LETTERS, "more.requests", "__consumer_offsets"])
+def test_a_reply_goes_to_no_topic_of_requests_dead_letters_or_brokers_whatever_prefix_is_allowed(
     made: Harness, topic: str
 ) -> None:
     made.member(kafka=made.kafka(reply_topics_allowed=("*",), topics={"more.requests": {}}))

@@ -40,11 +40,14 @@ class FakeProducer:
     committed: list[tuple[list[Sent], dict[Partition, int]]] = field(default_factory=list)
     on_poll: Any = None
     absent: set[str] = field(default_factory=set)
+    forbidden: set[str] = field(default_factory=set)
+    """Topics for which a transaction fails with all its records."""
     partitions: int = 3
     """Of every topic."""
     _sent: list[Sent] = field(default_factory=list)
     _reports: list[Delivery[Sent]] = field(default_factory=list)
     _offsets: dict[Partition, int] = field(default_factory=dict)
+    _fault: TransactionError | None = None
 
     def _step(self, name: str) -> None:
         self.calls.append(name)
@@ -62,11 +65,18 @@ class FakeProducer:
 
     def begin(self) -> None:
         self._step("begin")
-        self._sent, self._reports, self._offsets = [], [], {}
+        self._sent, self._reports, self._offsets, self._fault = [], [], {}, None
 
     def send(self, sent: Sent, topic: str, *_: object) -> None:
         self._sent.append(sent)
         self._reports.append(Delivery(sent, self.failures.get(topic)))
+        if topic in self.forbidden:
+            fell = Failure("other", "_PURGE_QUEUE", "purged", local=False)
+            self._reports = [Delivery(each.sent, fell) for each in self._reports]
+            self._fault = TransactionError("TOPIC_AUTHORIZATION_FAILED", "no")
+
+    def fault(self) -> TransactionError | None:
+        return self._fault
 
     def poll(self, _timeout: float) -> list[Delivery[Sent]]:
         if self.on_poll:
@@ -342,5 +352,31 @@ def test_what_did_not_get_through_is_tried_again_in_smaller_transactions(made: M
     made.publish(*(made.deliver(offset) for offset in range(400)))
     made.rest()
     made.rest()
-    assert [len(sends) for sends, _ in made.producer.committed] == [64, 256, 80]
+    assert [len(sends) for sends, _ in made.producer.committed] == [64, 128, 208]
     assert made.confirmed == list(range(400))
+
+
+def test_a_reply_topic_that_takes_nothing_is_found_although_only_the_transaction_says_so(made: Made) -> None:
+    made.producer.forbidden = {"forbidden"}
+    made.publish(*(made.deliver(offset, topic="forbidden" if offset == 5 else "recall.replies") for offset in range(9)))
+    for _ in range(12):
+        made.rest()
+    assert made.confirmed == list(range(9))
+    sends = [sent for each, _ in made.producer.committed for sent in each]
+    assert [type(each) for each in sends] == [ReplySent] * 5 + [DeadLetterSent] + [ReplySent] * 3
+    assert made.events.count["dead:reply_topic_denied"] == 1
+
+    aborts = made.producer.calls.count("abort")
+    made.publish(made.deliver(9), made.deliver(10, topic="forbidden"))
+    assert (made.confirmed[9:], made.producer.calls.count("abort")) == ([9, 10], aborts), "it is known by now"
+    made.producer.forbidden.clear()
+    made.now += 61
+    made.publish(made.deliver(11, topic="forbidden"))
+    assert isinstance(made.producer.committed[-1][0][0], ReplySent), "it may write there now"
+
+
+def test_a_dead_letter_topic_that_takes_nothing_ends_the_process(made: Made) -> None:
+    made.producer.forbidden = {"recall.dead-letters"}
+    outcome = made.deliver(0)
+    with pytest.raises(StreamError, match="a dead letter is undeliverable"):
+        made.publish(Outcome(outcome.item, RequestError("bad_request", "no"), "decode"))

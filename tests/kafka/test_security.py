@@ -58,17 +58,22 @@ def test_a_certificate_that_is_not_trusted_ends_the_process(secured: KafkaCluste
     assert member.stop() == 1
 
 
-def test_a_reply_topic_that_we_may_not_write_is_a_dead_letter(secured: KafkaCluster, made: RealHarness) -> None:
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_a_reply_topic_that_we_may_not_write_is_a_dead_letter(
+    secured: KafkaCluster, made: RealHarness, delivery: str
+) -> None:
     forbidden = made.requests + ".forbidden"
     secured.create_topics({forbidden: 1})
     deny(secured, ResourceType.TOPIC, forbidden, AclOperation.WRITE)
-    made.member(kafka=login(made, reply_topics_allowed=(forbidden,)))
-    made.send("r1", headers={"reply-topic": forbidden.encode()})
-    made.send("r2")
+    for number in range(20):
+        made.send(f"r{number}", headers={"reply-topic": forbidden.encode()} if number == 11 else None)
     made.flush()
+    member = made.member(kafka=login(made, reply_topics_allowed=(forbidden,), delivery=delivery))
     assert made.dead_letters.wait(1)[0].headers["dlq.error.class"] == b"reply_topic_denied"
-    assert made.replies.wait(1)[0].reply.request_id == "r2"
-    eventually(lambda: made.committed() == 2)
+    replied = {received.reply.request_id for received in made.replies.wait(19)}
+    assert replied == {f"r{number}" for number in range(20)} - {"r11"}
+    eventually(lambda: made.committed() == 20)
+    assert member.loop.failure is None
 
 
 def test_a_group_that_we_may_not_join_ends_the_process(secured: KafkaCluster, made: RealHarness) -> None:
