@@ -37,5 +37,7 @@ class LoadSettings(BaseModel):
         None, min_length=1, description="the label whose value names the caller; none: the request topic does"
     )
     shares: dict[str, Annotated[float, Field(gt=0)]] = Field(
-        {}, description="weights of callers where not all can be served, as a JSON object; others have 1"
+        {},
+        description="weights of callers where not all can be served, as a JSON object; another topic has 1, other "
+        "values of the label have 1 together",
     )

@@ -179,10 +179,19 @@ class RequestReader:
             request.history = request.history[excess:]  # what no prompt shows is not judged by its length either
         item.tokens = self._engine.estimate_tokens(request)
         item.request = request
-        item.priority, label = wire.priority, self._load.share_label
-        item.caller = item.record.topic if label is None else wire.labels.get(label, "")
+        item.priority, item.caller = wire.priority, self._caller(item, wire)
         if self._load.coalesce:
             item.run_key = run_key(item.user, request)
+
+    def _caller(self, item: InFlight, wire: WireRequest) -> str:
+        """Who has a share of the engine. A value of a label that has no share of its own shares that of the others:
+        else whoever says another one with each request has as many shares.
+        """
+        load = self._load
+        if load.share_label is None:
+            return item.record.topic
+        named = wire.labels.get(load.share_label, "")
+        return named if named in load.shares or not load.shares else ""
 
     def _item(
         self,

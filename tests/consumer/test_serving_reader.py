@@ -78,6 +78,17 @@ def test_a_request_says_its_priority_and_its_topic_or_a_label_says_who_calls() -
     assert (by_topic.caller, by_label.caller, unlabelled.caller) == ("t", "home", "")
 
 
+def test_callers_that_the_shares_do_not_name_are_one_so_that_nobody_can_be_many() -> None:
+    load = LoadSettings(share_label="app", shares={"home": 2.0})
+
+    def caller(app: str) -> str:
+        item = read(encode_request("r", {"history": [1], "labels": {"app": app}}), load=load)
+        assert isinstance(item, InFlight)
+        return item.caller
+
+    assert [caller("home"), *(caller(f"made up {number}") for number in range(3))] == ["home", "", "", ""]
+
+
 def test_only_allowed_reply_topics_are_taken() -> None:
     value = encode_request("r", {"history": [1]})
     for topic, allowed, taken in (
