@@ -140,9 +140,12 @@ def serve(kafka: KafkaSettings, batch: BatchSettings, pipe: Connection) -> None:
 
 
 def echo(kafka: KafkaSettings, batch: BatchSettings, pipe: Connection) -> None:
-    """The bare client with the service's settings: reads, writes as large a reply with as many headers, commits."""
+    """The bare client with the service's settings: reads, writes as large a reply with as many headers, commits.
+
+    It flushes nothing, so each reply leaves as soon as it is handed over.
+    """
     consumer = Consumer({**kafka.consumer("classic"), "auto.offset.reset": "earliest"})
-    producer = Producer(kafka.producer())
+    producer = Producer({**kafka.producer(), "linger.ms": 0})
     confirmed = 0
     reply = b"\x00" * 1_250
     due = 0.0
