@@ -22,11 +22,11 @@ def lose_the_device_once() -> None:
 
     submit, mark = RecallEngine.submit, Path(os.environ[DEVICE_LOST])
 
-    def faulty(engine: RecallEngine, requests: Sequence[RecallRequest]) -> Any:
+    def faulty(engine: RecallEngine, requests: Sequence[RecallRequest], **how: bool) -> Any:
         if not mark.exists() and any(request.top_k == FATAL_TOP_K for request in requests):
             mark.touch(exist_ok=False)
             raise DeviceError("the GPU fell off the bus")
-        return submit(engine, requests)
+        return submit(engine, requests, **how)
 
     RecallEngine.submit = faulty  # type: ignore[method-assign, assignment]  # a lost device cannot be had otherwise
 
