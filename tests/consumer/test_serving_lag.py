@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import Producer
 
-from consumer.serving import intake
+from consumer.serving import intake_view
 from consumer.wire.outgoing import encode_request
 from tests.consumer.serving_harness import SILENT, Harness, Member, harness
 from tests.consumer.waiting import eventually
@@ -39,7 +39,7 @@ def test_a_partition_that_is_idle_for_minutes_has_no_age_and_one_that_is_stuck_h
     made.flush()
     eventually(lambda: ages(member).get(1, (0, 0.0))[0] == 1 and ages(member)[0] == (0, 0.0))
     later = SimpleNamespace(time=lambda: time.time() + MINUTES_S)
-    monkeypatch.setattr(intake, "time", later)
+    monkeypatch.setattr(intake_view, "time", later)
     eventually(lambda: ages(member)[1][1] >= MINUTES_S)
     assert ages(member)[0] == (0, 0.0)
 
