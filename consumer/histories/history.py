@@ -46,7 +46,7 @@ class History:
             items = None if read.count < 0 else PackedItems(read.kind, packed, read.count)
             if items is not None and len(items.items()) != read.count:
                 raise ValueError("the number of items is another")
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, OverflowError) as error:
             raise ValueError(str(error)) from error
         if items is not None:
             items.trim(cap)

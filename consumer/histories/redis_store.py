@@ -55,7 +55,10 @@ class RedisStore:
                     )
                 for user in users:
                     pipe.hgetall(self.key(user))
-                answers: list[Any] = pipe.execute()
+                answers: list[Any] = pipe.execute(raise_on_error=False)
+            for answer in answers:
+                if isinstance(answer, Exception) and not _is_no_hash(answer):
+                    raise answer
         except redis.RedisError as error:
             raise StoreError(f"{type(error).__name__}: {error}") from error
         done = [answer == 1 for answer in answers[: len(writes)]]
@@ -64,7 +67,9 @@ class RedisStore:
     def close(self) -> None:
         self._client.close()
 
-    def _stored(self, fields: dict[bytes, bytes]) -> Stored:
+    def _stored(self, fields: dict[bytes, bytes] | Exception) -> Stored:
+        if isinstance(fields, Exception):
+            return Stored(History(), b"", 0, 0, damaged=True)
         head = fields.pop(_HEAD, b"")
         if not head and not fields:
             return Stored(History(), b"", 0, 0)
@@ -74,6 +79,11 @@ class RedisStore:
         except (KeyError, ValueError):
             return Stored(History(), head, 0, 0, damaged=True)
         return Stored(history, head, len(fields), count)
+
+
+def _is_no_hash(error: Exception) -> bool:
+    """One user's key holds something else: it must not hold up all the others."""
+    return isinstance(error, redis.ResponseError) and str(error).startswith("WRONGTYPE")
 
 
 def store_of(settings: HistorySettings, catalog: CatalogSettings, cap: Cap) -> RedisStore | None:

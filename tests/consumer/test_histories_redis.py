@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 import redis
 
 from catalog_sync.embedded import EmbeddedRedis
 from catalog_sync.settings import CatalogSettings
+from consumer.histories.history import Head
 from consumer.histories.items import Cap
 from consumer.histories.operation import UserKey, Write
 from consumer.histories.redis_store import RedisStore, store_of
@@ -58,8 +60,8 @@ def settle(member: Member, store: RedisStore) -> list[bool]:
     return outcomes
 
 
-def read(store: RedisStore) -> list[int | str] | None:
-    items = store.exchange((), [USER])[1][0].history.snapshot()
+def read(store: RedisStore, user: UserKey = USER) -> list[int | str] | None:
+    items = store.exchange((), [user])[1][0].history.snapshot()
     return None if items is None else list(items)
 
 
@@ -108,7 +110,8 @@ def test_a_forgotten_user_leaves_a_mark_that_ends_and_a_history_stays_or_lives_a
 
 
 def test_what_is_damaged_counts_as_nothing_and_is_written_over(store: RedisStore, client: redis.Redis) -> None:
-    for damage in ({"head": b"\xff"}, {"0": b"abc"}, {"7": b"12345678"}):
+    endless = msgspec.msgpack.encode(Head((), "str", 1 << 40))
+    for damage in ({"head": b"\xff"}, {"0": b"abc"}, {"7": b"12345678"}, {"head": endless}):
         client.flushall()
         member = Member()
         member.submit(0, "append", [1])
@@ -119,6 +122,27 @@ def test_what_is_damaged_counts_as_nothing_and_is_written_over(store: RedisStore
         later.submit(1, "append", [2])
         settle(later, store)
         assert read(store) == [2]
+
+
+def test_a_key_of_another_type_counts_as_nothing_is_written_over_and_holds_up_nobody(
+    store: RedisStore, client: redis.Redis
+) -> None:
+    client.set(KEY, b"not a hash")
+    member, other = Member(), UserKey("t", "other")
+    member.submit(0, "append", [1])
+    member.submit(1, "append", [7], other)
+    settle(member, store)
+    assert sorted(member.released) == [0, 1]
+    assert (read(store), read(store, other)) == ([1], [7])
+
+
+def test_a_redis_that_takes_no_writes_is_a_store_error(store: RedisStore, client: redis.Redis) -> None:
+    client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(StoreError, match="maxmemory"):
+            store.exchange([Write(USER, b"", b"h", False, 0, b"", True, 1, 0)], ())
+    finally:
+        client.config_set("maxmemory", 0)
 
 
 def test_a_redis_that_does_not_answer_is_a_store_error(client: redis.Redis) -> None:
