@@ -60,7 +60,7 @@ class RequestReader:
             wire = self._decoder.decode(record.value, record.key)
         except WireError as error:
             item = self._item(record, ticket, now, headers, error)
-            return self._denied(item) or Outcome(item, error, "decode")
+            return self._denied(item) or Outcome(item, _bare(error), "decode")
         if isinstance(wire, WireEvent):
             return self._event(record, ticket, now, headers, wire)
         rules = self._rules[record.topic]
@@ -83,7 +83,7 @@ class RequestReader:
         try:
             self._fill(item, wire, defaults)
         except RequestError as error:
-            return Outcome(item, error, "validate")
+            return Outcome(item, _bare(error), "validate")
         except Exception as error:
             log.exception("a request could not be validated")
             return Outcome(item, RequestError("internal", f"validation failed: {type(error).__name__}"), "validate")
@@ -101,7 +101,7 @@ class RequestReader:
                 if self._load.coalesce:
                     item.run_key = run_key(item.user, item.request)
         except RequestError as error:
-            return Outcome(item, error, "validate")
+            return Outcome(item, _bare(error), "validate")
         except Exception as error:
             log.exception("a request could not be validated")
             return Outcome(item, RequestError("internal", f"validation failed: {type(error).__name__}"), "validate")
@@ -112,7 +112,7 @@ class RequestReader:
         try:
             self._engine.check_ids(items)
         except RequestError as error:
-            return error
+            return _bare(error)
         return None
 
     def _event(
@@ -220,3 +220,11 @@ class RequestReader:
         if asked is None or (reply_topic_allowed(asked, self._reply_topics) and asked not in self._closed):
             return None
         return Denied(item, f"reply topic {asked!r} is not allowed")
+
+
+def _bare(error: RequestError) -> RequestError:
+    """Without the frames that it came through, as they hold what it becomes part of, and the collector does not look
+    into an ``Outcome``.
+    """
+    error.__context__ = None
+    return error.with_traceback(None)
