@@ -13,7 +13,7 @@ from consumer.stream.settings import KafkaSettings
 IDLE_S = 0.1
 _REPORTS_S, _FEW_REPORTS_S = 0.05, 0.002
 """Longest wait for the brokers before what is ready meanwhile is sent beside it: one of them may be away or slow."""
-_FEW = 32
+_FEW = 16
 """Fewer sends under way hardly ever meet others on their partition."""
 
 
