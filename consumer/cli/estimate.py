@@ -87,7 +87,7 @@ class Estimate(BaseModel):
             (f"beams, {settings.max_batch_rows} rows", beams),
             ("work of the largest batch", cost.work_bytes(settings)),
             (f"graphs, at most {settings.max_graphs}", cost.graph_bytes(settings)),
-            (f"context pool, {pool // one} contexts of {self.context} tokens", pool),
+            (f"context pool, {pool // one:,} contexts of {self.context:,} tokens", pool),
         ):
             table.add_row(what, f"{size / GIB:.2f}")
         return table
