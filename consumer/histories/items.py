@@ -13,6 +13,8 @@ Kind = Literal["int", "str"]
 
 _INT64 = np.dtype("<i8")
 _WIDTH = 8
+_TEXT_BYTES = 64
+"""Memory of a short string."""
 _ARRAY_32 = b"\xdd"  # msgpack: an array, its length in four bytes
 _strings = msgspec.msgpack.Decoder(list[str]).decode
 
@@ -38,6 +40,11 @@ def kind_of(items: ItemIds) -> Kind | None:
     if isinstance(items, np.ndarray):
         return "int" if len(items) else None
     return "str" if len(items) else None
+
+
+def memory_of(items: ItemIds) -> int:
+    """About how many bytes they take as they were read."""
+    return items.nbytes if isinstance(items, np.ndarray) else _TEXT_BYTES * len(items)
 
 
 def pack(items: ItemIds) -> bytes:

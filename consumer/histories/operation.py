@@ -22,8 +22,8 @@ class UserKey(NamedTuple):
 class Operation(msgspec.Struct, Generic[T], eq=False):
     """One record. ``change`` is none for a request that only reads; ``waits``: it is answered from the history.
 
-    ``since``: when it was read, seconds of the clock; ``size``: bytes of its record. The rest is the keeper's: ``told``
-    what came of it, ``released`` to be committed, ``applied`` to the history, ``looked_up`` in the store.
+    ``since``: when it was read, seconds of the clock; ``size``: bytes of its record and ids. The rest is the keeper's:
+    ``told`` what came of it, ``released`` to be committed, ``applied`` to the history, ``looked_up`` in the store.
     """
 
     tag: T

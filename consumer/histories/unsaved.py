@@ -1,10 +1,7 @@
 """What the store of histories does not have yet, and the writes that bring it there."""
 
-import sys
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
-
-import numpy as np
 
 from consumer.histories.entry import Entry
 from consumer.histories.history import History, marks_of
@@ -19,7 +16,7 @@ MAX_CHUNKS = 64
 
 _WRITE_BYTES = 4 << 20
 _OPERATION_BYTES = 1_500
-"""Memory of a record beside its bytes and items."""
+"""Memory of a record beside its bytes and ids."""
 
 
 class Unsaved(Generic[T]):
@@ -52,14 +49,14 @@ class Unsaved(Generic[T]):
     def risk(self, operation: Operation[T]) -> None:
         """It is released from now on."""
         self.at_risk += 1
-        self.nbytes += _memory_of(operation)
+        self.nbytes += _OPERATION_BYTES + operation.size
 
     def risk_no_more(self, operations: Iterable[Operation[T]]) -> None:
         """Those of them that were released are in the store, or are counted anew."""
         for each in operations:
             if each.released:
                 self.at_risk -= 1
-                self.nbytes -= _memory_of(each)
+                self.nbytes -= _OPERATION_BYTES + each.size
 
     def soil(self, user: UserKey, entry: Entry[T]) -> None:
         """The store is to be written for this user."""
@@ -105,12 +102,6 @@ class Unsaved(Generic[T]):
         self._users.pop(user, None)
         self.risk_no_more(again)
         return again
-
-
-def _memory_of(operation: Operation[T]) -> int:
-    items = operation.items
-    ids = items.nbytes if isinstance(items, np.ndarray) else sum(map(sys.getsizeof, items))
-    return _OPERATION_BYTES + operation.size + ids
 
 
 def _write(user: UserKey, entry: Entry[T], history: History) -> Write:

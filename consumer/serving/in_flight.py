@@ -50,7 +50,9 @@ class InFlight(msgspec.Struct, eq=False):
     """What it came to waits, in ``pending``, for the store of histories."""
     pending: "Outcome | Repeat | Denied | Done | None" = None
     size: int = 0
-    """Bytes that it counts for in admission: a key or headers may be as large as a value."""
+    """Bytes that it counts for in admission: a key or headers may be as large as a value, and ids that were read are
+    larger: of three bytes of text come sixty.
+    """
 
     def __post_init__(self) -> None:
         record = self.record
@@ -58,6 +60,10 @@ class InFlight(msgspec.Struct, eq=False):
         for name, content in record.headers:
             size += HEADER_OVERHEAD + len(name) + len(content or b"")
         self.size = size
+
+    def grow(self, ids: int) -> None:
+        """The ids that were read of it take so many bytes."""
+        self.size += max(0, ids - len(self.record.value or b""))
 
     @property
     def user(self) -> UserKey | None:

@@ -3,7 +3,7 @@
 import logging
 
 from consumer.histories.history import Change
-from consumer.histories.items import Cap
+from consumer.histories.items import Cap, memory_of
 from consumer.histories.operation import Operation, UserKey
 from consumer.serving.coalesce import run_key
 from consumer.serving.deadlines import Moment
@@ -72,6 +72,7 @@ class RequestReader:
             return denied
         change: Change | None = "set" if wire.history is not None else None if wire.append is None else "extend"
         brought = wire.history if wire.append is None else wire.append
+        item.grow(memory_of(wire.exclude) + (0 if brought is None else memory_of(brought)))
         if brought is not None and (wrong := self._wrong_ids(brought)):
             return Outcome(item, wrong, "validate")
         if deadline <= now.monotonic:  # what happened has happened, though
@@ -122,6 +123,7 @@ class RequestReader:
         if headers.error is not None:
             return Outcome(item, RequestError("bad_request", headers.error), "validate")
         if wire.type == "event":
+            item.grow(memory_of(wire.items))
             if wrong := self._wrong_ids(wire.items):
                 return Outcome(item, wrong, "validate")
             self._operate(item, wire.user_id, "append", wire.items, told=False)

@@ -21,7 +21,7 @@ class BatchSettings(BaseModel):
         2.0, ge=0, description="longest wait of a batch's first request for others; an idle engine does not wait"
     )
     max_in_flight: int = Field(1_024, ge=1, description="requests read but not yet confirmed; more are not read")
-    max_in_flight_bytes: int = Field(64 << 20, ge=1, description="the same in bytes of their records")
+    max_in_flight_bytes: int = Field(64 << 20, ge=1, description="the same in bytes of their records and ids")
     max_span: int = Field(65_536, ge=1, description="offsets of one partition that may wait for its oldest request")
     resume_at: float = Field(0.5, gt=0, le=1, description="share of the bounds at which reading goes on")
     pause_after_s: float = Field(1.0, ge=0, description="a full queue for so long pauses the partitions at the broker")

@@ -176,7 +176,7 @@ def test_what_write_behind_risks_is_bounded_by_memory_too() -> None:
     member = Member(mode="write-behind", more={"max_bytes": 300_000})
     for offset in range(9):
         operation = Operation((1, offset), UserKey("t", f"u{offset}"), HERE, 1, offset, "append", 0.0, np.arange(1_000))
-        operation.size = 50_000
+        operation.size = 58_000
         member.take(member.keeper.submit(operation))
     assert member.keeper.take_loads(10)
     member.take(member.keeper.failed())

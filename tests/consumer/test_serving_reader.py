@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from consumer.serving.deadlines import Moment
 from consumer.serving.in_flight import Denied, Done, InFlight, Outcome, Repeat
 from consumer.serving.load_settings import LoadSettings
@@ -42,6 +44,18 @@ def test_a_good_request_is_sized_timed_and_addressed() -> None:
     assert isinstance(item, InFlight)
     assert (item.tokens, item.admitted, item.deadline, item.reply_topic) == (3, 50.0, 52.0, "replies")
     assert item.request is not None
+
+
+def test_what_was_read_of_a_record_counts_for_admission_as_well() -> None:
+    short = [f"{number % 900:03d}" for number in range(20_000)]
+    for fields in ({"history": [1], "exclude": short}, {"type": "event", "items": list(range(100)) * 200}):
+        value = msgspec.msgpack.encode({"request_id": "r", **fields})
+        read_as = read(value)
+        item = read_as if isinstance(read_as, InFlight) else read_as.item
+        assert item.size >= 20_000 * 8
+    packed = read(encode_request("r", {"history": list(range(20_000))}))
+    assert isinstance(packed, InFlight)
+    assert packed.size < 20_000 * 8 + 500, "binary ids are the bytes of the record"
 
 
 def test_a_topic_has_defaults_and_a_reply_topic_of_its_own() -> None:
