@@ -69,10 +69,10 @@ def swaps_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
                 for phase, said in ((row[name], said) for name, said in names.items())
             ],
         )  # fmt: skip
-        yield f"The pointer moved {row['pointer_moves']} times, {row['activated']} versions were taken up, refused"
-        yield f"{sum(row['refused'].values())}; {row['capacity_per_s']:.0f} requests a second can be done. The p99 is"
-        yield f"{row['p99_over_quiet']:.2f} of that of the quiet stretches: target {SWAP_P99}"
-        yield f"{_met(row['p99_over_quiet'] <= SWAP_P99)}.\n"
+        yield f"The pointer moved {row['pointer_moves']} times, {row['activated']} versions were taken up meanwhile,"
+        yield f"{sum(row['refused'].values())} refused. {row['capacity_per_s']:.0f} requests a second can be done. The"
+        yield f"p99 is {row['p99_over_quiet']:.2f} of that of the quiet stretches (target {SWAP_P99}:"
+        yield f"{_met(row['p99_over_quiet'] <= SWAP_P99)}).\n"
 
 
 def freshness_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:

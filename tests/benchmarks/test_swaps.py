@@ -37,7 +37,7 @@ def test_every_answer_under_swaps_is_whole_and_of_the_version_that_it_names(
     assert (row["refused"], row["swaps"]["wrong"], row["swaps"]["exact_share"]) == ({}, {}, 1.0)
     page = "\n".join(swaps_section("", load(file)))
     assert f"| swaps | {row['swaps']['asked']:,} of {row['swaps']['asked']:,} | 0 | 100.00% |" in page
-    assert "of that of the quiet stretches: target 1.2" in page
+    assert "of that of the quiet stretches (target 1.2:" in page
 
 
 def answer(items: np.ndarray, sids: np.ndarray, catalog: str) -> RecallResult:
