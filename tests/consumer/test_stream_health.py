@@ -11,7 +11,7 @@ from consumer.stream.consumer import RequestConsumer
 from consumer.stream.health import ClientHealth
 from consumer.stream.partition import Partition
 from consumer.stream.settings import KafkaSettings
-from tests.consumer.serving_harness import REQUESTS, Harness, harness
+from tests.consumer.serving_harness import Harness, harness
 from tests.consumer.waiting import eventually
 
 DOWN = KafkaError._ALL_BROKERS_DOWN
