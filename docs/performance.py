@@ -65,7 +65,7 @@ def performance_page(results: Path = RESULTS) -> str:
 
 def _online(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
     yield f"## The service: {report['model']}\n"
-    yield f"{where(report)}. Requests through an embedded Kafka broker in the same process; times at the client.\n"
+    yield f"{where(report)}. Requests through an embedded Kafka broker in the service's process; times at the client.\n"
     rows = report["rows"]
     for case in dict.fromkeys(row["case"] for row in rows):
         here = [row for row in rows if row["case"] == case]
