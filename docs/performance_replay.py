@@ -32,6 +32,8 @@ def replay_section(stem: str, report: Mapping[str, Any]) -> Iterator[str]:
             for row in rows
         ],
     )  # fmt: skip
+    if "note" in report:
+        yield f"Of the day: {report['note']}.\n"
     fast = [find(rows, what="as fast as it goes", arm=arm) for arm in ("sessions", "no sessions")]
     if fast[0] is not None and fast[1] is not None:
         times = fast[0]["requests_per_s"] / fast[1]["requests_per_s"]
