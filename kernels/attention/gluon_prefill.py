@@ -27,7 +27,7 @@ from kernels.attention.triton_splits import LOG2_E
 
 @gluon.jit
 def _extent(
-    query_begin, context_len, R, split_pages, most_tiles,
+    query_begin, context_len, R, split_pages, most_tiles, wide,
     GROUP: gl.constexpr, PAGE: gl.constexpr, REQUESTS: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
     """Requests up to the last that has tokens, and the most tiles of a head that one of them has."""
@@ -36,14 +36,14 @@ def _extent(
     begins = gl.load(query_begin + requests, mask=requests < R, other=0)
     rows = (gl.load(query_begin + requests + 1, mask=requests < R, other=0) - begins) * GROUP
     pages = gl.maximum((gl.load(context_len + requests, mask=requests < R, other=0) + PAGE - 1) // PAGE, 1)
-    size = prompt_split_size(pages, rows, split_pages, most_tiles)
+    size = prompt_split_size(pages, rows, split_pages, most_tiles, wide)
     tiles = (rows + 2 * ROWS - 1) // (2 * ROWS) * ((pages + size - 1) // size)
     return gl.max(gl.where(rows > 0, requests + 1, 0), 0), gl.max(tiles, 0)
 
 
 @gluon.jit
 def _place(
-    number, live, most, query_begin, context_len, split_pages, most_tiles,
+    number, live, most, query_begin, context_len, split_pages, most_tiles, wide,
     HEADS: gl.constexpr, GROUP: gl.constexpr, PAGE: gl.constexpr,
 ):  # fmt: skip
     """Request, rows, split (-1 where it has none) and pages of tile ``number``; no pages where it has no such tile.
@@ -56,7 +56,7 @@ def _place(
     tokens = gl.load(query_begin + r + 1) - begin
     length = gl.load(context_len + r)
     pages = gl.maximum((length + PAGE - 1) // PAGE, 1)
-    size = prompt_split_size(pages, tokens * GROUP, split_pages, most_tiles)
+    size = prompt_split_size(pages, tokens * GROUP, split_pages, most_tiles, wide)
     row_blocks = (tokens * GROUP + 2 * ROWS - 1) // (2 * ROWS)
     prefix = length - tokens
     row0 = tile % gl.maximum(row_blocks, 1) * (2 * ROWS)
@@ -80,20 +80,20 @@ def _number(turn):
 @gluon.jit
 def _consume(
     queries, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, query_begin, context_len, out, part_values, part_logs,
-    R, room, split_pages, most_tiles, scale,
+    R, room, split_pages, most_tiles, wide, scale,
     HALF: gl.constexpr, REQUESTS: gl.constexpr, HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr,
     PAGE: gl.constexpr,
 ):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, PAGE, 16])
     wide_loads: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
     by_row: gl.constexpr = gl.SliceLayout(1, layout)
-    live, most = _extent(query_begin, context_len, R, split_pages, most_tiles, GROUP, PAGE, REQUESTS, 4)
+    live, most = _extent(query_begin, context_len, R, split_pages, most_tiles, wide, GROUP, PAGE, REQUESTS, 4)
     base = gl.to_tensor(0)
     for turn in range(gl.cdiv(most * live * HEADS, gl.num_programs(0))):
         number = _number(turn)
         head = number % HEADS
         r, begin, tokens, prefix, row0, split, first, blocks, masked = _place(
-            number, live, most, query_begin, context_len, split_pages, most_tiles, HEADS, GROUP, PAGE
+            number, live, most, query_begin, context_len, split_pages, most_tiles, wide, HEADS, GROUP, PAGE
         )
         row0 += HALF * ROWS
         live_rows = tokens * GROUP
@@ -124,15 +124,15 @@ def _consume(
 @gluon.jit
 def _produce(
     page_table, keys, values, k_ring, v_ring, k_full, k_empty, v_full, v_empty, query_begin, context_len,
-    R, max_pages, split_pages, most_tiles,
+    R, max_pages, split_pages, most_tiles, wide,
     REQUESTS: gl.constexpr, HEADS: gl.constexpr, GROUP: gl.constexpr, PAGE: gl.constexpr,
 ):  # fmt: skip
-    live, most = _extent(query_begin, context_len, R, split_pages, most_tiles, GROUP, PAGE, REQUESTS, 1)
+    live, most = _extent(query_begin, context_len, R, split_pages, most_tiles, wide, GROUP, PAGE, REQUESTS, 1)
     base = gl.to_tensor(0)
     for turn in range(gl.cdiv(most * live * HEADS, gl.num_programs(0))):
         number = _number(turn)
         r, _begin, _tokens, _prefix, _row0, _split, first, blocks, _masked = _place(
-            number, live, most, query_begin, context_len, split_pages, most_tiles, HEADS, GROUP, PAGE
+            number, live, most, query_begin, context_len, split_pages, most_tiles, wide, HEADS, GROUP, PAGE
         )
         if blocks > 0:
             produce(
@@ -142,10 +142,10 @@ def _produce(
             base += blocks
 
 
-@gluon.jit(do_not_specialize=["R", "max_pages", "room", "split_pages", "most_tiles"])
+@gluon.jit(do_not_specialize=["R", "max_pages", "room", "split_pages", "most_tiles", "wide"])
 def attend_causal(
     q, keys, values, page_table, query_begin, context_len, out, part_values, part_logs,
-    R, max_pages, room, split_pages, most_tiles, scale,
+    R, max_pages, room, split_pages, most_tiles, wide, scale,
     REQUESTS: gl.constexpr, HEADS: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, PAGE: gl.constexpr,
 ):  # fmt: skip
     """As many programs as the device runs at once. A tile is 128 rows of a KV head and one split of their pages, a row
@@ -164,15 +164,17 @@ def attend_causal(
         [
             (_consume, (
                 queries.index(0), q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, query_begin, context_len, out,
-                part_values, part_logs, R, room, split_pages, most_tiles, scale, 0, REQUESTS, HEADS, GROUP, DIM, PAGE,
+                part_values, part_logs, R, room, split_pages, most_tiles, wide, scale,
+                0, REQUESTS, HEADS, GROUP, DIM, PAGE,
             )),
             (_consume, (
                 queries.index(1), q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, query_begin, context_len, out,
-                part_values, part_logs, R, room, split_pages, most_tiles, scale, 1, REQUESTS, HEADS, GROUP, DIM, PAGE,
+                part_values, part_logs, R, room, split_pages, most_tiles, wide, scale,
+                1, REQUESTS, HEADS, GROUP, DIM, PAGE,
             )),
             (_produce, (
                 page_table, keys, values, k_ring, v_ring, k_full, k_empty, v_full, v_empty, query_begin, context_len,
-                R, max_pages, split_pages, most_tiles, REQUESTS, HEADS, GROUP, PAGE,
+                R, max_pages, split_pages, most_tiles, wide, REQUESTS, HEADS, GROUP, PAGE,
             )),
         ],
         [4, 1],
@@ -203,7 +205,7 @@ def paged_prefill_attention(
         q, TensorDescriptor.from_tensor(k_pages.view(-1, dim), [page, dim], layout),
         TensorDescriptor.from_tensor(v_pages.view(-1, dim), [page, dim], layout),
         page_table, query_begin, context_len, out, parts.values, parts.logs,
-        requests, page_table.shape[1], parts.room, rule.pages, rule.tiles, scale * LOG2_E,
+        requests, page_table.shape[1], parts.room, rule.pages, rule.tiles, rule.wide, scale * LOG2_E,
         REQUESTS=max(32, triton.next_power_of_2(requests)), HEADS=heads, GROUP=group, DIM=dim, PAGE=page,
         num_warps=4, maxnreg=168,
     )  # fmt: skip

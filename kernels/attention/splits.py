@@ -23,21 +23,22 @@ class SplitRule:
 
 @dataclass(frozen=True, slots=True)
 class PromptRule:
-    """The context of a few new tokens is split evenly into parts of about ``pages`` pages, into fewer where it would
-    get more than ``tiles`` tiles for a KV head, so that many new tokens on it leave it whole. As above, it follows from
-    the request alone.
+    """The context of a few new tokens is split evenly into parts of at least ``pages`` pages, into fewer where it would
+    get more than ``tiles`` tiles for a KV head, and not at all where the request has more than ``wide`` query rows for
+    one. As above, it follows from the request alone.
     """
 
     pages: int
     tiles: int
+    wide: int = 1 << 20
 
     def most_splits(self, pages: int) -> int:
         """Splits of a context of at most so many pages."""
-        return min(-(-pages // self.pages), self.tiles)
+        return min(max(pages // self.pages, 1), self.tiles)
 
     def most_tokens(self, tokens: int, group: int) -> int:
         """New tokens of a request that is split, in a batch of ``tokens``; ``group``: query heads of a KV head."""
-        return min(tokens, self.tiles // 2 * TILE_ROWS // group)
+        return min(tokens, self.tiles // 2 * TILE_ROWS // group, self.wide // group)
 
     def room(self, tokens: int, group: int, pages: int) -> int:
         """Splits times tokens of such a request, at most."""
@@ -48,5 +49,5 @@ class PromptRule:
 MEASURED = SplitRule(pages=20, wide=1024)
 """benchmarks/results/kernels-h200.json"""
 
-PROMPTS = PromptRule(pages=5, tiles=8)
-"""Not measured yet."""
+PROMPTS = PromptRule(pages=5, tiles=8, wide=TILE_ROWS)
+"""benchmarks/results/prompt_splits-h200.json"""

@@ -17,10 +17,10 @@ _LOWEST = tl.constexpr(-1e38)
 """Below every score; unlike infinity it can be subtracted from itself."""
 
 
-@triton.jit(do_not_specialize=["R", "room", "max_pages", "split_pages", "tiles"])
+@triton.jit(do_not_specialize=["R", "room", "max_pages", "split_pages", "tiles", "wide"])
 def attend_causal(
     q, keys, values, page_table, query_begin, context_len, out, part_values, part_logs,
-    R, room, max_pages, split_pages, tiles, scale,
+    R, room, max_pages, split_pages, tiles, wide, scale,
     REQUESTS: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
@@ -36,7 +36,7 @@ def attend_causal(
     begins = tl.load(query_begin + requests, mask=there, other=0)
     ends = tl.load(query_begin + requests + 1, mask=there, other=0)
     all_pages = tl.maximum((tl.load(context_len + requests, mask=there, other=0) + PAGE - 1) // PAGE, 1)
-    sizes = prompt_split_size(all_pages, (ends - begins) * GROUP, split_pages, tiles)
+    sizes = prompt_split_size(all_pages, (ends - begins) * GROUP, split_pages, tiles, wide)
     programs = ((ends - begins) * GROUP + ROWS - 1) // ROWS * ((all_pages + sizes - 1) // sizes)
     programs_upto = tl.cumsum(programs, 0)
     r = tl.sum((programs_upto <= tl.program_id(0)).to(tl.int32), 0)
@@ -46,7 +46,7 @@ def attend_causal(
     tokens = tl.load(query_begin + r + 1) - begin
     length = tl.load(context_len + r)
     pages = (length + PAGE - 1) // PAGE
-    size = prompt_split_size(pages, tokens * GROUP, split_pages, tiles)
+    size = prompt_split_size(pages, tokens * GROUP, split_pages, tiles, wide)
     blocks = (tokens * GROUP + ROWS - 1) // ROWS
     number = tl.program_id(0) - tl.max(tl.where(requests == r, programs_upto - programs, 0), 0)
     split = number // blocks
@@ -142,7 +142,7 @@ def portable_prefill(
         q, TensorDescriptor.from_tensor(k_pages.view(-1, dim), [block, dim]),
         TensorDescriptor.from_tensor(v_pages.view(-1, dim), [block, dim]),
         page_table, query_begin, context_len, out, parts.values, parts.logs,
-        requests, parts.room, page_table.shape[1], rule.pages, rule.tiles, scale * LOG2_E,
+        requests, parts.room, page_table.shape[1], rule.pages, rule.tiles, rule.wide, scale * LOG2_E,
         REQUESTS=triton.next_power_of_2(requests), HEADS=heads, GROUP=group, DIM=dim, PAGE=page,
         ROWS=rows, KEYS=block, num_warps=4, num_stages=3,
     )  # fmt: skip

@@ -15,11 +15,11 @@ _ROWS, _PROGRAMS = 8, 128
 
 
 @triton.jit
-def prompt_split_size(pages, rows, split_pages, tiles):
+def prompt_split_size(pages, rows, split_pages, tiles, wide):
     """Pages of a split of a context of ``pages`` pages, for ``rows`` query rows of a KV head; see ``PromptRule``."""
     blocks = tl.maximum((rows + 127) // 128, 1)
-    splits = tl.minimum(tl.maximum(tiles // blocks, 1), (pages + split_pages - 1) // split_pages)
-    return (pages + splits - 1) // splits
+    splits = tl.maximum(tl.minimum(tiles // blocks, pages // split_pages), 1)
+    return tl.where(rows > wide, pages, (pages + splits - 1) // splits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,15 @@ class PromptParts:
         programs = min(triton.cdiv(self.few * heads, _ROWS), _PROGRAMS)
         join_prompts[(programs, requests)](
             self.values, self.logs, query_begin, context_len, out, self.room, self.rule.pages, self.rule.tiles,
+            self.rule.wide,
             HEADS=heads, KV_HEADS=kv_heads, DIM=dim, PAGE=page, ROWS=_ROWS,
             PARTS=triton.next_power_of_2(self.rule.tiles), num_warps=8,
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["room", "split_pages", "tiles"])
+@triton.jit(do_not_specialize=["room", "split_pages", "tiles", "wide"])
 def join_prompts(
-    values, logs, query_begin, context_len, out, room, split_pages, tiles,
+    values, logs, query_begin, context_len, out, room, split_pages, tiles, wide,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, ROWS: tl.constexpr,
     PARTS: tl.constexpr,
 ):  # fmt: skip
@@ -80,7 +81,7 @@ def join_prompts(
     tokens = tl.load(query_begin + r + 1) - begin
     length = tl.load(context_len + r)
     pages = tl.maximum((length + PAGE - 1) // PAGE, 1)
-    size = prompt_split_size(pages, tokens * (HEADS // KV_HEADS), split_pages, tiles)
+    size = prompt_split_size(pages, tokens * (HEADS // KV_HEADS), split_pages, tiles, wide)
     if size >= pages:
         return
     columns = tl.arange(0, DIM)

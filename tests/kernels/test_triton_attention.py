@@ -187,6 +187,19 @@ def test_a_few_new_tokens_on_a_long_prefix_are_joined_from_the_splits_of_their_c
 
 
 @EVERYWHERE
+def test_only_requests_of_few_query_rows_are_split(device: str, dtype: torch.dtype) -> None:
+    pages = Pages([97, 60], 2, 16, PAGE, device, dtype)
+    begin = torch.tensor([0, 5, 8], dtype=torch.int32, device=device)
+    q = torch.randn(8, 4, 16, generator=torch.Generator().manual_seed(2)).to(device, dtype)
+    args = q, pages.k, pages.v, pages.table, begin, pages.length, 0.3
+    whole, split = (portable_prefill(*args, PromptRule(pages=1, tiles=tiles)) for tiles in (1, 4))
+    some = portable_prefill(*args, PromptRule(pages=1, tiles=4, wide=6))
+    assert torch.equal(some[:5], whole[:5])
+    assert torch.equal(some[5:], split[5:])
+    assert not torch.equal(split, whole)
+
+
+@EVERYWHERE
 def test_splits_of_a_prefill_are_the_same_for_a_request_alone_and_in_a_batch(device: str, dtype: torch.dtype) -> None:
     lengths, new = [97, 30, 60, 150], [5, 30, 7, 70]
     pages = Pages(lengths, 2, 16, PAGE, device, dtype)
@@ -220,7 +233,7 @@ def test_splits_of_a_prefill_hold_for_scores_of_ten_thousand(device: str, dtype:
 def test_a_prompt_has_no_more_splits_and_tokens_than_there_is_room_for(pages: int, tokens: int) -> None:
     for group, rule in product((1, 2, 7), (PROMPTS, SPLIT, PromptRule(3, 16))):
         blocks = -(-tokens * group // TILE_ROWS)
-        splits = min(max(rule.tiles // blocks, 1), -(-pages // rule.pages))
+        splits = 1 if tokens * group > rule.wide else max(min(rule.tiles // blocks, pages // rule.pages), 1)
         assert splits <= rule.most_splits(pages)
         assert splits == 1 or tokens <= rule.most_tokens(tokens, group)
         assert splits == 1 or splits * tokens <= rule.room(tokens, group, pages)
