@@ -53,7 +53,7 @@ def main() -> None:
     asked = parser.parse_args()
     device = torch.device("cuda")
     report = ReportFile(asked.out or default_path("prompt_splits", device_name(device)), describe(device))
-    report.note(kind="prompt_splits", taken=name(PROMPTS))
+    report.note(kind="prompt_splits")
     for lengths, new, rule in _CHECKS:
         print(json.dumps(report.add(check(lengths, new, rule))), flush=True)
     bytes_per_us = FloorBench(device).copy_bytes_per_ms / 1e3
@@ -62,7 +62,8 @@ def main() -> None:
 
 
 def name(rule: PromptRule) -> str:
-    return "whole" if rule == WHOLE else f"{rule.pages} pages, {rule.tiles} tiles"
+    known = {WHOLE: "whole", PROMPTS: "the engine's"}
+    return known.get(rule, f"{rule.pages} pages, {rule.tiles} tiles")
 
 
 def check(lengths: Sequence[int], new: Sequence[int], rule: PromptRule) -> Row:
@@ -89,7 +90,8 @@ def check(lengths: Sequence[int], new: Sequence[int], rule: PromptRule) -> Row:
 def times(context: int, new: int, batch: int, bytes_per_us: float) -> Row:
     cases = [padded(PrefillCase.of([context] * batch, [new] * batch)) for _ in range(3)]
     row: Row = {"what": TIMED, "context": context, "new_tokens": new, "batch": batch}
-    row["us"] = {name(rule): call_us([partial(attend, case, rule) for case in cases]) for rule in (WHOLE, *RULES)}
+    rules = (WHOLE, PROMPTS, *RULES)
+    row["us"] = {name(rule): call_us([partial(attend, case, rule) for case in cases]) for rule in rules}
     if new == context:
         return row
     sets = []

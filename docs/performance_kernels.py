@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.markdown import plain, table, where
+from kernels.attention.splits import PROMPTS
 
 PLOTS = Path(__file__).parent / "plots"
 
@@ -34,8 +35,9 @@ def prompt_splits_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str
     yield "## A few new tokens on a long context\n"
     yield f"{where(report)}. Prefill attention of one layer, µs, by how the context is split: into parts of so many"
     yield "pages as long as a request gets no more than so many tiles for a key head, or not at all. Joining included;"
-    yield f"the engine takes {report['taken']}. The library's attention has contiguous contexts and sees all of them;"
-    yield "*read* is keys and values once, at the rate of a large copy.\n"
+    yield f"the engine takes {PROMPTS.pages} pages, {PROMPTS.tiles} tiles for requests of at most {PROMPTS.wide} rows"
+    yield "(a token and a query head of a key head), and splits no others. The library's attention has contiguous"
+    yield "contexts and sees all of them; *read* is keys and values once, at the rate of a large copy.\n"
     rules = list(dict.fromkeys(rule for row in timed for rule in row["us"]))
     yield from table(
         ("context", "new tokens", "batch", *rules, "cuDNN", "FlashAttention", "read"),

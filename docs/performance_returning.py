@@ -56,8 +56,8 @@ def _copy(row: Row, resident: Row | None) -> tuple[str, str]:
 def _profiles(rows: Sequence[Row]) -> Iterator[str]:
     if not rows:
         return
-    yield "Where the device's time goes, milliseconds of a profiled batch; each level of the search begins with the"
-    yield "selection that ends the one before it:\n"
+    yield "Where the device's time goes, milliseconds of a profiled batch. A level of the search begins with its"
+    yield "selection; the last one ends with the copies of new pages to the host, which nobody waits for.\n"
     parts = list(dict.fromkeys(part for row in rows for phase in row["parts"].values() for part in phase))
     yield from table(
         ("batch", "", *parts),
