@@ -1,7 +1,8 @@
 """Users' last answers, for when there is no time for a new one."""
 
+import sys
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from threading import Lock
@@ -26,21 +27,25 @@ class Catalogs(Protocol):
         """Raises RequestError ``no_catalog`` or ``unknown_catalog``."""
 
 
-_Key = tuple[UserKey, str, Hashable, Score]
+_Key = tuple[UserKey, str, frozenset[tuple[str, int | str]], Score]
+
+_ENTRY_BYTES = 1_500
+"""Memory of an answer beside its items, its scores and the strings of its key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """``at``: seconds of the clock when it was made."""
+    """``at``: seconds of the clock when it was made; ``nbytes``: memory."""
 
     result: RecallResult
     at: float
+    nbytes: int
 
 
 class LastReplies:
-    """One for each user, template, context and score; the least recently used ones go first. Thread-safe.
+    """One for each user, template, context and score; beyond a count or bytes the oldest go. Thread-safe.
 
-    As histories, those of two topics are apart.
+    As histories, those of two topics are apart. ``nbytes``: memory of all.
     """
 
     def __init__(self, settings: LoadSettings, catalogs: Catalogs, clock: Callable[[], float]) -> None:
@@ -49,6 +54,7 @@ class LastReplies:
         self._users: KeysByUser[_Key] = KeysByUser()
         self._forgotten = Forgotten()
         self._lock = Lock()
+        self.nbytes = 0
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -61,10 +67,12 @@ class LastReplies:
         with self._lock:
             if self._forgotten.covers(user.user, admitted):
                 return
-            self._kept.pop(key, None)
-            self._kept[key] = Kept(bare, self._clock())
+            if key in self._kept:
+                self._drop(key)
+            kept = self._kept[key] = Kept(bare, self._clock(), _memory_of(key, bare))
             self._users.add(user.user, key)
-            if len(self._kept) > self._settings.last_reply_entries:
+            self.nbytes += kept.nbytes
+            while len(self._kept) > self._settings.last_reply_entries or self.nbytes > self._settings.last_reply_bytes:
                 self._drop(next(iter(self._kept)))
 
     def forget(self, user: str) -> None:
@@ -91,8 +99,16 @@ class LastReplies:
         return (result, age) if len(result.items) else None
 
     def _drop(self, key: _Key) -> None:
-        del self._kept[key]
+        self.nbytes -= self._kept.pop(key).nbytes
         self._users.discard(key[0].user, key)
+
+
+def _memory_of(key: _Key, result: RecallResult) -> int:
+    user, _, context, _ = key
+    items = result.items
+    ids = items.nbytes if isinstance(items, np.ndarray) else sum(map(sys.getsizeof, items))
+    strings = sys.getsizeof(user.user) + sum(sys.getsizeof(each) for pair in context for each in pair)
+    return _ENTRY_BYTES + strings + ids + result.scores.nbytes
 
 
 def _key(user: UserKey, request: RecallRequest) -> _Key:

@@ -28,7 +28,8 @@ class LoadSettings(BaseModel):
     )
     narrow_to: float = Field(0.5, gt=0, lt=1, description="share of the beam's width that is left, never under top_k")
     shorten_to: float = Field(0.5, gt=0, lt=1, description="share of the history that is left: its newest part")
-    last_reply_entries: int = Field(10_000, ge=1, description="users whose last reply is kept, if degrade names it")
+    last_reply_entries: int = Field(10_000, ge=1, description="last replies that are kept, if degrade names it")
+    last_reply_bytes: int = Field(64 << 20, ge=0, description="the same in bytes of memory; the oldest go first")
     last_reply_age_s: float = Field(3_600.0, gt=0, description="how old a last reply may be")
     coalesce: bool = Field(
         False, description="waiting requests of one user that differ in history and top_k only become one run"

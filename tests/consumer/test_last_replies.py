@@ -131,6 +131,32 @@ def test_old_ones_and_the_least_recently_made_go_and_a_user_can_be_forgotten() -
     assert made.found("x") is None
 
 
+def test_large_ones_are_bounded_by_their_bytes() -> None:
+    made = Made(load={"last_reply_bytes": 40_000})
+    for user in ("u", "w", "x"):
+        made.put(*range(1_000), user=user)  # 12 bytes an item, and what an entry takes
+    assert (made.found("u"), made.found("w"), made.found("x")) == (None, [0, 1, 2, 3, 4], [0, 1, 2, 3, 4])
+    made.put(1, user="w")
+    made.replies.forget("x")
+    assert (len(made.replies), made.replies.nbytes < 3_000) == (1, True)
+    made.replies.forget("w")
+    assert made.replies.nbytes == 0
+
+
+def test_string_ids_and_the_context_count_as_they_are_in_memory() -> None:
+    made = Made()
+    ids = [f"{n:0200d}" for n in range(100)]
+    result = RecallResult(ids, np.zeros(100, np.float32), "m", "v0", (8, 8), exhausted=False)
+    made.replies.put(UserKey("t", "u"), replace(request(), context={"words": "x" * 5_000}), result, made.now)
+    assert 100 * 200 + 5_000 < made.replies.nbytes < 40_000
+
+
+def test_one_that_is_larger_than_all_may_be_is_not_kept() -> None:
+    made = Made(load={"last_reply_bytes": 0})
+    made.put(1)
+    assert (made.found(), len(made.replies), made.replies.nbytes) == (None, 0, 0)
+
+
 def test_an_answer_to_what_was_read_before_its_user_was_forgotten_is_not_kept() -> None:
     made = Made()
     made.replies.forget("u")
