@@ -77,7 +77,7 @@ class InFlight(msgspec.Struct, eq=False):
         return self.request  # type: ignore[return-value]  # it has one, and a check would be half of what this costs
 
 
-class Outcome(msgspec.Struct, frozen=True, eq=False, gc=False):
+class Outcome(msgspec.Struct, frozen=True, eq=False):
     """What a record comes to: an answer to be sent, and for a bad record the stage that found it bad.
 
     ``degraded``: what was given up for it; ``age_s``: of an answer that was made before, in seconds.

@@ -32,7 +32,7 @@ _DEAD_REASON: dict[FailureKind, str] = {
 log = logging.getLogger(__name__)
 
 
-class ReplySent(Struct, frozen=True, eq=False, gc=False):
+class ReplySent(Struct, frozen=True, eq=False):
     """A reply on its way, with an error's ``code``. ``alone``: in a record batch of its own; ``shrunk``: it says
     too_large.
     """
@@ -47,7 +47,7 @@ class ReplySent(Struct, frozen=True, eq=False, gc=False):
     shrunk: bool = False
 
 
-class DeadLetterSent(Struct, frozen=True, eq=False, gc=False):
+class DeadLetterSent(Struct, frozen=True, eq=False):
     """A dead letter on its way, built to fit ``max_bytes``. ``alone``: in a record batch of its own."""
 
     item: InFlight

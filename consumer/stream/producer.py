@@ -51,7 +51,7 @@ class Failure:
         return self.kind in ("too_large", "refused") and not self.local
 
 
-class Delivery(Struct, Generic[T], frozen=True, eq=False, gc=False):
+class Delivery(Struct, Generic[T], frozen=True, eq=False):
     """The end of one send: written and acknowledged, or not."""
 
     sent: T
