@@ -225,8 +225,8 @@ class RequestReader:
 
 
 def _bare(error: RequestError) -> RequestError:
-    """Without the frames that it came through, as they hold what it becomes part of, and the collector does not look
-    into an ``Outcome``.
+    """Without the frames that it came through: they hold what it becomes part of, which would then wait for the
+    collector.
     """
     error.__context__ = None
     return error.with_traceback(None)
