@@ -143,6 +143,8 @@ class ReplyWriter:
     def _answer(self, outcome: Outcome, came: float) -> list[Sent]:
         item, answer, now = outcome.item, outcome.answer, self._clock()
         if isinstance(answer, RequestError):
+            if answer.code == "expired" and outcome.stage == "admit":
+                self._observer.expired("admission")
             return self._refuse(outcome, answer, came, now)
         if now >= item.deadline:
             self._observer.expired("reply")

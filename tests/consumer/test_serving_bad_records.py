@@ -223,6 +223,7 @@ def test_a_deadline_in_the_past_is_answered_expired_without_the_engine(made: Har
     replies = [received.reply for received in made.replies.wait(2)]
     assert {(reply.status, code_of(reply)) for reply in replies} == {("expired", "expired")}
     eventually(lambda: made.committed() == 2)
+    assert member.events.count["expired:admission"] == 2
     assert member.engine.batches == []
     assert made.dead_letters.poll() == []
 
