@@ -6,17 +6,16 @@ import msgspec
 
 from consumer.histories.operation import Operation, UserKey
 from consumer.serving.offsets import Ticket
+from consumer.serving.recaller import Answer
 from consumer.serving.tracing import RequestTrace
 from consumer.wire.dead_letter import SourceRecord
 from consumer.wire.errors import Addressee
 from consumer.wire.headers import HEADER_OVERHEAD, RECORD_OVERHEAD, RequestHeaders
-from engine.errors import ErrorCode, RequestError
-from engine.request import RecallRequest, RecallResult
+from engine.errors import ErrorCode
+from engine.request import RecallRequest
 
 BAD_RECORD: frozenset[ErrorCode] = frozenset({"bad_request", "unsupported_version", "too_large", "internal"})
 """Errors after which the record itself is kept as a dead letter: sending it again would fail again."""
-
-Answer = RecallResult | RequestError
 
 
 class InFlight(msgspec.Struct, eq=False):
@@ -48,7 +47,7 @@ class InFlight(msgspec.Struct, eq=False):
     """What it wants of its user's history, until that is said."""
     saving: bool = False
     """What it came to waits, in ``pending``, for the store of histories."""
-    pending: "Outcome | Repeat | Denied | Done | None" = None
+    pending: "Job | None" = None
     size: int = 0
     """Bytes that it counts for in admission: a key or headers may be as large as a value, and ids that were read are
     larger: of three bytes of text come sixty.

@@ -7,7 +7,7 @@ from consumer.histories.items import Cap, memory_of
 from consumer.histories.operation import Operation, UserKey
 from consumer.serving.coalesce import run_key
 from consumer.serving.deadlines import Moment
-from consumer.serving.in_flight import Denied, Done, InFlight, Outcome, Repeat
+from consumer.serving.in_flight import Denied, Done, InFlight, Job, Outcome, Repeat
 from consumer.serving.load_settings import LoadSettings
 from consumer.serving.offsets import Ticket
 from consumer.serving.recaller import Recaller
@@ -50,7 +50,7 @@ class RequestReader:
         self._levels = len(engine.spec.levels)
         self._cap = Cap(engine.spec.max_history_items, engine.spec.history_drop)
 
-    def read(self, record: SourceRecord, ticket: Ticket, now: Moment) -> InFlight | Outcome | Repeat | Denied | Done:
+    def read(self, record: SourceRecord, ticket: Ticket, now: Moment) -> InFlight | Job:
         """A request to be queued, or what needs no engine. One with an ``operation`` goes by its user's history."""
         if record.fault is not None:
             unread = WireError("bad_request", record.fault)
