@@ -73,7 +73,7 @@ class ChangeFeed:
 
     def __init__(self, deltas: DeltaPublisher, model: str, topic: str) -> None:
         self._deltas, self._model, self._topic = deltas, model, topic
-        self._position = FeedPosition(deltas, topic)
+        self._position = FeedPosition(deltas.publisher, topic)
 
     def begin(self, otherwise: Mapping[int, int]) -> dict[int, int]:
         """Where to begin with some partitions: behind what the current version holds. Raises CatalogError.

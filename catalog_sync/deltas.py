@@ -39,11 +39,11 @@ class DeltaPublisher:
 
     def __init__(self, publisher: Publisher, sign: Sign = unsigned) -> None:
         self._redis, self._keys, self._sign = publisher.client, publisher.keys, sign
-        self.publisher = self._publisher = publisher
+        self.publisher = publisher
 
     def head(self, model: str) -> Head:
         """Raises CatalogError ``no_version``, ``quarantined``, and what ``fetch_manifest`` raises."""
-        pointer = self._publisher.pointer(model)
+        pointer = self.publisher.pointer(model)
         if pointer is None:
             raise CatalogError("no_version", f"model {model!r} has no current version that a delta could change")
         head = Head(pointer, fetch_manifest(self._redis, self._keys, pointer))
@@ -73,7 +73,7 @@ class DeltaPublisher:
         delta, data = make_delta(head.manifest, upserts, withdrawn)
         own = Manifest.of_delta(delta, data, head.manifest, head.pointer.manifest, label)
         manifest = self._sign(msgspec.structs.replace(own, positions={**head.manifest.positions, **positions}))
-        return manifest, self._publisher.publish(manifest, data, before=head.pointer)
+        return manifest, self.publisher.publish(manifest, data, before=head.pointer)
 
     def chain_length(self, manifest: Manifest) -> int:
         """Deltas from the nearest version that is there in full to this one."""
@@ -91,7 +91,7 @@ class DeltaPublisher:
         It stays the same version with the same items: nothing is activated. Takes memory for two catalogs. Raises
         CatalogError: what a fetch raises, ``verify``.
         """
-        head = self._publisher.manifest(version)
+        head = self.publisher.manifest(version)
         if head.parent is None:
             return head
         catalog = merged(
@@ -100,7 +100,7 @@ class DeltaPublisher:
         data = blob.encode(catalog)
         own = Manifest.of(replace(catalog, version=blob.version_of(data)), data, head.label)
         manifest = self._sign(msgspec.structs.replace(own, full_of=version))
-        self._publisher.upload_full(manifest, data)
+        self.publisher.upload_full(manifest, data)
         return manifest
 
     def _fetched(self, link: Link) -> Catalog | Delta:

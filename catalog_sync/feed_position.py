@@ -4,8 +4,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from catalog_sync.connection import get_hash
-from catalog_sync.deltas import DeltaPublisher, Head
+from catalog_sync.deltas import Head
 from catalog_sync.layout import Manifest
+from catalog_sync.publisher import Publisher
 from engine.errors import CatalogError
 
 
@@ -25,8 +26,8 @@ class FeedPosition:
     back and nothing is found bad, somebody did not want the changes: they stay out. Redis errors pass through.
     """
 
-    def __init__(self, deltas: DeltaPublisher, topic: str) -> None:
-        self._deltas, self._publisher, self._topic = deltas, deltas.publisher, topic
+    def __init__(self, publisher: Publisher, topic: str) -> None:
+        self._publisher, self._topic = publisher, topic
         self._read: dict[int, int] = {}
         self._unpublished: dict[int, int] = {}  # up to where it was read for nothing since the last version
         self._seen: set[str] = set()  # versions that hold what was read
