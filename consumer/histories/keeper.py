@@ -21,8 +21,6 @@ from engine.errors import RequestError
 
 T = TypeVar("T")
 
-_NEED = "no history is held for this user: send it whole"
-
 
 class Keeper(Generic[T]):
     """Not thread-safe. ``cap`` is the model's."""
@@ -267,7 +265,8 @@ class Keeper(Generic[T]):
             self.counts.misses += 1
         else:
             self.counts.hits += 1
-        self._tell(operation, RequestError("need_history", _NEED) if items is None else items, effects)
+        need = "no history is held for this user: send it whole"
+        self._tell(operation, RequestError("need_history", need) if items is None else items, effects)
 
     @staticmethod
     def _tell(operation: Operation[T], came: object, effects: Effects[T]) -> None:
