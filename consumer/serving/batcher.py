@@ -154,10 +154,8 @@ class Batcher(Generic[T]):
         tightest = self.next_deadline()
         if tightest is None:
             return True
-        by_requests, by_tokens = (
-            len(self._backlog) / self._settings.max_requests,
-            self.tokens / self._settings.max_tokens,
-        )
+        by_requests = len(self._backlog) / self._settings.max_requests
+        by_tokens = self.tokens / self._settings.max_tokens
         batches = ceil(by_requests + 2 * by_tokens)  # a batch that tokens close may be half empty
         seconds = sum(
             self._pace.batch(mode, work) + (batches - 1) * self._pace.batch(mode, NO_WORK)

@@ -87,9 +87,8 @@ def compose(order: Iterable[Waiting[T]], now: Situation, pace: Pace, settings: B
         draft.add(waiting, variant, finish)
         if waiting.item.run_key is not None:
             keys.add(waiting.item.run_key)
-    if (
-        not draft.chosen and draft.hopeless and now.idle
-    ):  # the prediction may be wrong, and the engine has no other work
+    if not draft.chosen and draft.hopeless and now.idle:
+        # The prediction may be wrong, and the engine has no other work.
         trial = draft.hopeless.pop(0)
         draft.add(trial, trial.variant(now.last_step), now.start)
     return draft
