@@ -116,7 +116,7 @@ def _after_attention(layer: LayerWeights, attended: Operand, state: Residual) ->
 
 
 def _gated(layer: LayerWeights, x: Operand) -> Operand:
-    """The gated activation, as the matrix after it takes it."""
+    """The gated activation, as the matrix after it takes it. Gates have no bias: ``mlp_bias`` is refused."""
     if layer.down.takes_fp8(len(x)):
         return backend.silu_mul_fp8(layer.gate_up(x))
     if isinstance(x, Tensor) and isinstance(layer.gate_up, DenseLinear):
