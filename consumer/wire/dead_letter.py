@@ -68,10 +68,7 @@ def dead_letter(
     original = [(name, content) for name, content in record.headers if not name.startswith(PREFIX)]
     if record_size(key, value, [*headers, *original]) <= max_bytes:
         return DeadLetter(key, value, headers + original)
-    marked = [
-        *headers,
-        _HEADERS_DROPPED,
-    ]  # the longer of the two marks, so that one of them always says what is missing
+    marked = [*headers, _HEADERS_DROPPED]  # the longer mark: there is room for either
     if original and record_size(key, value, marked) <= max_bytes:
         headers.append(_HEADERS_DROPPED)
     else:
