@@ -83,11 +83,8 @@ class RequestReader:
             return repeat
         try:
             self._fill(item, wire, defaults)
-        except RequestError as error:
-            return Outcome(item, _bare(error), "validate")
         except Exception as error:
-            log.exception("a request could not be validated")
-            return Outcome(item, RequestError("internal", f"validation failed: {type(error).__name__}"), "validate")
+            return _invalid(item, error)
         if wire.tokens is None:
             self._operate(item, wire.user_id, change, brought, waits=wire.history is None)
         return item
@@ -101,11 +98,8 @@ class RequestReader:
                 item.tokens = self._engine.estimate_tokens(item.request)
                 if self._load.coalesce:
                     item.run_key = run_key(item.user, item.request)
-        except RequestError as error:
-            return Outcome(item, _bare(error), "validate")
         except Exception as error:
-            log.exception("a request could not be validated")
-            return Outcome(item, RequestError("internal", f"validation failed: {type(error).__name__}"), "validate")
+            return _invalid(item, error)
         return item
 
     def _wrong_ids(self, items: ItemIds) -> RequestError | None:
@@ -222,6 +216,14 @@ class RequestReader:
         if asked is None or (reply_topic_allowed(asked, self._reply_topics) and asked not in self._closed):
             return None
         return Denied(item, f"reply topic {asked!r} is not allowed")
+
+
+def _invalid(item: InFlight, error: Exception) -> Outcome:
+    """A request that is refused, or whose validation failed."""
+    if isinstance(error, RequestError):
+        return Outcome(item, _bare(error), "validate")
+    log.error("a request could not be validated", exc_info=error)
+    return Outcome(item, RequestError("internal", f"validation failed: {type(error).__name__}"), "validate")
 
 
 def _bare(error: RequestError) -> RequestError:
