@@ -1,6 +1,6 @@
 """Errors of the engine. A request's error names the wire code; it never touches the request's neighbours."""
 
-from typing import Literal
+from typing import Literal, Self
 
 ErrorCode = Literal[
     "bad_request",
@@ -30,6 +30,13 @@ class RequestError(RecallstreamError):
 
     def __repr__(self) -> str:
         return f"RequestError({self.code!r}, {self.message!r})"
+
+    def as_answer(self) -> Self:
+        """This error without the frames that it came through and what caused it: they hold what it becomes part of, and
+        tensors, which would then wait for the collector.
+        """
+        self.__context__ = self.__cause__ = None
+        return self.with_traceback(None)
 
 
 class ModelError(RecallstreamError):

@@ -209,4 +209,4 @@ class RecallEngine:
                 before = None if request.session is None else self._contexts.looked_up(request.session)
                 yield prepare(place, request, pinned[request.catalog], self._prompts, before)
             except RequestError as error:
-                known[place] = error
+                known[place] = error.as_answer()

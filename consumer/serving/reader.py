@@ -60,7 +60,7 @@ class RequestReader:
             wire = self._decoder.decode(record.value, record.key)
         except WireError as error:
             item = self._item(record, ticket, now, headers, error)
-            return self._denied(item) or Outcome(item, _bare(error), "decode")
+            return self._denied(item) or Outcome(item, error.as_answer(), "decode")
         if isinstance(wire, WireEvent):
             return self._event(record, ticket, now, headers, wire)
         rules = self._rules[record.topic]
@@ -107,7 +107,7 @@ class RequestReader:
         try:
             self._engine.check_ids(items)
         except RequestError as error:
-            return _bare(error)
+            return error.as_answer()
         return None
 
     def _event(
@@ -221,14 +221,6 @@ class RequestReader:
 def _invalid(item: InFlight, error: Exception) -> Outcome:
     """A request that is refused, or whose validation failed."""
     if isinstance(error, RequestError):
-        return Outcome(item, _bare(error), "validate")
+        return Outcome(item, error.as_answer(), "validate")
     log.error("a request could not be validated", exc_info=error)
     return Outcome(item, RequestError("internal", f"validation failed: {type(error).__name__}"), "validate")
-
-
-def _bare(error: RequestError) -> RequestError:
-    """Without the frames that it came through: they hold what it becomes part of, which would then wait for the
-    collector.
-    """
-    error.__context__ = None
-    return error.with_traceback(None)

@@ -28,7 +28,8 @@ class Running:
                 self._flights.append(flight)
                 del waiting[: len(flight.batch)]
         except RequestError as refusal:
-            self._answers.update((item.place, refusal) for item in waiting)
+            answer = refusal.as_answer()
+            self._answers.update((item.place, answer) for item in waiting)
 
     @property
     def done(self) -> bool:

@@ -1,5 +1,7 @@
 """Calls under way: two batches on the device, whose errors and pages are their own."""
 
+import gc
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -165,6 +167,25 @@ def test_an_error_of_a_library_is_a_device_error_if_the_device_is_lost(
         _device_errors(torch.device("cuda")),
     ):
         raise RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
+
+
+def test_an_answer_for_lack_of_memory_holds_none(engine: RecallEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[weakref.ref[Tensor]] = []
+
+    def prefill(*_: object) -> Tensor:
+        half_done = torch.zeros(1000)
+        held.append(weakref.ref(half_done))
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(Stages, "prefill", prefill)
+    gc.disable()
+    try:
+        (answer,) = engine.recall(histories(1))
+        assert isinstance(answer, RequestError)
+        assert answer.message == "out of device memory: no memory"
+        assert [each() for each in held] == [None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("host_pages", [0, 20])
