@@ -122,6 +122,8 @@ class Turns(Generic[J]):
                 return None
             for ticket in answers:
                 del self._waiting[ticket.partition].records[ticket]
+            for partition in offsets:  # the others are first next time
+                self._waiting[partition] = self._waiting.pop(partition)
             epochs = {partition: self._waiting[partition].epoch for partition in offsets}
             self._open = Run(answers, offsets, epochs, self._membership)
             self._opened = self._clock()

@@ -53,6 +53,18 @@ def test_at_most_so_many_leave_at_once_and_the_offset_says_how_far() -> None:
     assert [*taken(made, 3).answers.values()] == ["3", "4"]
 
 
+def test_a_partition_with_many_answers_does_not_keep_the_others_waiting() -> None:
+    made = turns(*(ticket(offset) for offset in range(4)), ticket(0, Q))
+    for each in (*(ticket(offset) for offset in range(4)), ticket(0, Q)):
+        made.answer(each, str(each.offset))
+    first = taken(made, 1)
+    made.end(first, committed=False)
+    second = taken(made, 1)
+    made.end(second, committed=True)
+    third = taken(made, 1)
+    assert [dict(run.offsets) for run in (first, second, third)] == [{P: 1}, {Q: 1}, {P: 1}]
+
+
 def test_aborted_answers_are_first_in_the_next_transaction() -> None:
     made = turns(ticket(1), ticket(2))
     made.answer(ticket(1), "1")
