@@ -133,9 +133,12 @@ class RequestConsumer:
 
         Offsets with it are refused once the group has moved on from it.
         """
-        known = self._consumer.consumer_group_metadata()
-        # Of a consumer that is no member it names none, and a classic group takes offsets of nobody without a check.
-        return known if self._consumer.memberid() else None
+        try:
+            known = self._consumer.consumer_group_metadata()
+            # Of a consumer that is no member it names none, and a classic group takes offsets of nobody unchecked.
+            return known if self._consumer.memberid() else None
+        except RuntimeError:  # it is leaving, or has left
+            return None
 
     @property
     def group(self) -> GroupView:

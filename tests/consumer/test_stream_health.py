@@ -108,6 +108,17 @@ def made() -> Iterator[Harness]:
         yield each
 
 
+def test_a_consumer_that_has_left_its_group_is_no_member(made: Harness) -> None:
+    listener = Listener()
+    consumer = RequestConsumer(made.kafka(), listener)
+    try:
+        eventually(lambda: consumer.poll(0.02, 1) == [] and listener.assignments)
+        assert consumer.membership() is not None
+    finally:
+        assert consumer.close(10)
+    assert consumer.membership() is None
+
+
 def test_an_idle_consumer_learns_that_a_broker_is_back(made: Harness) -> None:
     listener = Listener()
     consumer = RequestConsumer(made.kafka(consumer_options={"statistics.interval.ms": 100}), listener)
