@@ -7,9 +7,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from catalog_sync.settings import CatalogSettings
 from consumer.service import garbage
@@ -44,7 +44,7 @@ def check(settings: ServiceSettings) -> None:
 
 
 def serve(settings: ServiceSettings) -> None:
-    """Serve, with the endpoints of ``settings.http``. See ``run``."""
+    """Serve, with the endpoints of ``settings.http``. See ``run``; does not return."""
 
     @contextmanager
     def endpoints(status: ServiceStatus, _drain: Callable[[], None]) -> Iterator[None]:
@@ -59,8 +59,8 @@ def serve(settings: ServiceSettings) -> None:
     run(settings, endpoints)
 
 
-def run(settings: ServiceSettings, expose: Expose) -> None:
-    """Serve until SIGTERM, SIGINT or a drain; SystemExit carries the exit code unless it is 0. From the main thread.
+def run(settings: ServiceSettings, expose: Expose) -> NoReturn:
+    """Serve until SIGTERM, SIGINT or a drain, then end the process with its exit code. From the main thread.
 
     Raises RecallstreamError or OSError if the start fails.
     """
@@ -107,8 +107,18 @@ def run(settings: ServiceSettings, expose: Expose) -> None:
         loop.start()
         status.starting = None
         code = loop.run_until_stopped()
-    if code:
-        sys.exit(code)
+    _end_process(code)
+
+
+def _end_process(code: int) -> NoReturn:
+    """At once, now that all is closed. Native threads of the libraries outlive that, and the interpreter's own end has
+    crashed under them (signal 11 instead of the exit code, on a loaded machine).
+    """
+    logging.shutdown()
+    with suppress(OSError):  # a reader that has gone
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
 
 
 def tracer_of(settings: ServiceSettings) -> "OpenTelemetryTracer | None":
