@@ -32,5 +32,5 @@ def request_steps_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str
     yield "whole, and each keeps a promise of the [protocol](protocol.md): strict checks, held histories, repeats"
     yield "without the engine, deadlines, turning away in time, exact metrics. 30 µs in all would need them in a native"
     yield "module, which this package does not have; processes that share a topic's partitions are its way to more.\n"
-    yield "Compiling the typed modules as they are (mypyc 2.4) gave 31.0 for 32.5 µs on a busy machine, and 24.7 with every object"
-    yield "of a request made a plain class: msgspec's structs are C already, and it cannot compile them.\n"
+    yield "Compiling the typed modules as they are (mypyc 2.4) gave 31.0 for 32.5 µs on a busy machine, and 24.7 with"
+    yield "every object of a request made a plain class: msgspec's structs are C already, and it cannot compile them.\n"
