@@ -15,6 +15,11 @@ def plain(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def met(holds: bool) -> str:
+    """What became of a target."""
+    return "met" if holds else "**missed**"
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
     yield "| " + " | ".join(head) + " |"
     yield "|" + "---|" * len(head)

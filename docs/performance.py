@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.results import RESULTS, Row, find, load
 from benchmarks.summary import CHAINED_TARGET, FLOOR_TARGETS, P99_MS, TRACED, best_load
 from benchmarks.tables import number, share
-from docs.markdown import plain, table, where
+from docs.markdown import met, plain, table, where
 from docs.performance_catalog import filters_section, freshness_section, scale_section, swaps_section
 from docs.performance_kernels import kernels_section, prompt_splits_section
 from docs.performance_load import overload_section
@@ -90,8 +90,8 @@ def _online(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
             if "note" in whole:
                 yield f"Not all was measured: {whole['note']}.\n"
             if whole["outstanding"] == 4 and not whole["mixed"]:
-                rate = _met(whole["of_offline"] >= OF_OFFLINE_TARGET)
-                tail = _met(whole["p99_over_p50"] <= TAIL_TARGET)
+                rate = met(whole["of_offline"] >= OF_OFFLINE_TARGET)
+                tail = met(whole["p99_over_p50"] <= TAIL_TARGET)
                 yield f"Targets: {OF_OFFLINE_TARGET} of the offline rate {rate}; p99 ≤ {TAIL_TARGET} of p50 {tail}.\n"
         if (profiled := find(here, what=TRACED)) is not None and profiled["device"]:
             device = profiled["device"]
@@ -167,9 +167,9 @@ def _transport(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
     yield from table(("", "", *names.values()), rows)
     yield _threads(report["rows"][0])
     wanted = report["targets"]
-    cpu = f"at most {wanted['cpu_us']:g} µs of CPU {_met(report['cpu_us'] <= wanted['cpu_us'])}"
-    rate = f"{wanted['replies_per_s']:,.0f} replies/s {_met(report['replies_per_s'] >= wanted['replies_per_s'])}"
-    added = f"at most {wanted['added_p50_ms']:g} ms added p50 {_met(report['added_p50_ms'] <= wanted['added_p50_ms'])}"
+    cpu = f"at most {wanted['cpu_us']:g} µs of CPU {met(report['cpu_us'] <= wanted['cpu_us'])}"
+    rate = f"{wanted['replies_per_s']:,.0f} replies/s {met(report['replies_per_s'] >= wanted['replies_per_s'])}"
+    added = f"at most {wanted['added_p50_ms']:g} ms added p50 {met(report['added_p50_ms'] <= wanted['added_p50_ms'])}"
     yield f"Targets: {cpu}; {rate}; {added} ({report['added_p50_ms']:.2f} ms; p99 {report['added_p99_ms']:+.2f} ms).\n"
 
 
@@ -233,7 +233,3 @@ _SECTIONS = {
 }
 
 _ON_A_DEVICE = ("offline", "online", "exactness", "kernels")
-
-
-def _met(holds: bool) -> str:
-    return "met" if holds else "**missed**"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from docs.markdown import table, where
+from docs.markdown import met, table, where
 
 BUILD_S, BLOB_BYTES, FRESH_MS, LOOKUP_MS = 30.0, 40.0, 1_000.0, 0.3
 SWAP_P99 = 1.2
@@ -40,7 +40,7 @@ def scale_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
         tries = " and ".join(f"{row['trie_ms']:.1f} ms ({row['shape']})" for row in large)
         yield f"The trie of ten million items is made on the device in {tries}.\n"
         yield "Targets at ten million items: " + "; ".join(
-            f"{name} {_met(max(row[key] for row in large) <= limit)}"
+            f"{name} {met(max(row[key] for row in large) <= limit)}"
             for name, key, limit in (
                 (f"build in {BUILD_S:.0f} s", "build_s", BUILD_S),
                 (f"at most {BLOB_BYTES:.0f} bytes an item", "blob_bytes_per_item", BLOB_BYTES),
@@ -48,7 +48,7 @@ def scale_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
             )
         ) + ".\n"  # fmt: skip
     if slow := [row["lookup_ms"] for row in rows if row["strings"]]:
-        yield f"Look-ups of string ids have the same target: {_met(max(slow) <= LOOKUP_MS)} ({max(slow):.2f} ms).\n"
+        yield f"Look-ups of string ids have the same target: {met(max(slow) <= LOOKUP_MS)} ({max(slow):.2f} ms).\n"
 
 
 def swaps_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
@@ -72,7 +72,7 @@ def swaps_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
         yield f"The pointer moved {row['pointer_moves']} times, {row['activated']} versions were taken up meanwhile,"
         yield f"{sum(row['refused'].values())} refused. {row['capacity_per_s']:.0f} requests a second can be done. The"
         yield f"p99 is {row['p99_over_quiet']:.2f} of that of the quiet stretches (target {SWAP_P99}:"
-        yield f"{_met(row['p99_over_quiet'] <= SWAP_P99)}).\n"
+        yield f"{met(row['p99_over_quiet'] <= SWAP_P99)}).\n"
 
 
 def freshness_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
@@ -93,7 +93,7 @@ def freshness_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
                 for name, said in names.items()
             ],
         )
-        yield f"Target: within a second {_met(max(row['added_max_ms'], row['withdrawn_max_ms']) <= FRESH_MS)}.\n"
+        yield f"Target: within a second {met(max(row['added_max_ms'], row['withdrawn_max_ms']) <= FRESH_MS)}.\n"
     if "note" in report:
         yield f"{report['note']}\n"
 
@@ -119,7 +119,3 @@ def filters_section(_stem: str, report: Mapping[str, Any]) -> Iterator[str]:
 
 def _gigabytes(count: int | None) -> str:
     return "" if count is None else f"{count / 1e9:.2f}"
-
-
-def _met(holds: bool) -> str:
-    return "met" if holds else "**missed**"

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks.results import find
-from docs.markdown import table, where
+from docs.markdown import met, table, where
 
 
 def overload_section(stem: str, report: Mapping[str, Any]) -> Iterator[str]:
@@ -37,9 +37,5 @@ def overload_section(stem: str, report: Mapping[str, Any]) -> Iterator[str]:
         )  # fmt: skip
         yield (
             f"Goodput is at least {verdict['of_peak']:.1%} of its peak, or of what is possible below it (target 90 %: "
-            f"{_met(verdict['holds'])}); p99 under the deadline {_met(verdict['latency_holds'])}.\n"
+            f"{met(verdict['holds'])}); p99 under the deadline {met(verdict['latency_holds'])}.\n"
         )
-
-
-def _met(holds: bool) -> str:
-    return "met" if holds else "**missed**"
