@@ -69,6 +69,16 @@ class Topic:
                 return versions
 
 
+def rolled_back(fleet: Fleet) -> Topic:
+    """Items 3 and 4 are published, then the newest version is taken back by hand."""
+    topic = Topic(fleet)
+    topic.add(3)
+    topic.add(4)
+    topic.follow()
+    fleet.publisher.rollback(MODEL)
+    return topic
+
+
 def items_of(fleet: Fleet) -> list[int]:
     with fleet.watcher():
         until_active(fleet, current(fleet))
@@ -179,11 +189,7 @@ def test_a_record_that_makes_a_version_found_bad_once_more_is_left_out_and_holds
 
 
 def test_what_somebody_took_back_by_hand_stays_out(fleet: Fleet) -> None:
-    topic = Topic(fleet)
-    topic.add(3)
-    topic.add(4)
-    topic.follow()
-    fleet.publisher.rollback(MODEL)
+    topic = rolled_back(fleet)
     assert topic.follow() == []
     topic.add(5)
     topic.follow()
@@ -191,11 +197,7 @@ def test_what_somebody_took_back_by_hand_stays_out(fleet: Fleet) -> None:
 
 
 def test_a_start_begins_where_the_current_version_stands(fleet: Fleet) -> None:
-    topic = Topic(fleet)
-    topic.add(3)
-    topic.add(4)
-    topic.follow()
-    fleet.publisher.rollback(MODEL)
+    topic = rolled_back(fleet)
     topic.start()
     assert topic.next == {0: 1}
     topic.follow()
@@ -203,11 +205,7 @@ def test_a_start_begins_where_the_current_version_stands(fleet: Fleet) -> None:
 
 
 def test_a_start_that_could_not_ask_goes_back_before_it_publishes(fleet: Fleet) -> None:
-    topic = Topic(fleet)
-    topic.add(3)
-    topic.add(4)
-    topic.follow()
-    fleet.publisher.rollback(MODEL)
+    topic = rolled_back(fleet)
     topic.add(5)
     topic.add(6, 1)
     topic.feed = ChangeFeed(DeltaPublisher(fleet.publisher), MODEL, TOPIC)
