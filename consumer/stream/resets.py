@@ -3,11 +3,11 @@
 import logging
 from collections.abc import Iterable, Iterator
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException
 
 from consumer.stream.errors import reason_of
 from consumer.stream.partition import Partition
-from consumer.stream.starts import OffsetReset, choose_start
+from consumer.stream.starts import OffsetReset, choose_start, start_anew
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class OffsetResets:
             self._waiting.pop(partition, None)
 
     def restart(self, consumer: Consumer, *, paused: bool) -> Iterator[tuple[Partition, int, int]]:
-        """Assign each anew where the policy says; gives its start and what that skips. Seeking it is refused."""
+        """Assign each anew where the policy says; gives its start and what that skips."""
         for partition, old in list(self._waiting.items()):
             try:
                 start, skipped = choose_start(consumer, partition, old, self._policy)
@@ -38,9 +38,5 @@ class OffsetResets:
                 return
             log.warning("%s[%d]: no usable committed offset (%s): starts at %d", *partition, old, start)
             del self._waiting[partition]
-            position = [TopicPartition(*partition, start)]
-            consumer.incremental_unassign(position)
-            consumer.incremental_assign(position)
-            if paused:
-                consumer.pause(position)
+            start_anew(consumer, partition, start, paused=paused)
             yield partition, start, skipped

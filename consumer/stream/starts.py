@@ -50,3 +50,14 @@ def choose_start(consumer: Consumer, partition: Partition, old: int | None, poli
     low, high = consumer.get_watermark_offsets(TopicPartition(*partition), timeout=_LOOKUP_S)
     start = low if policy == "earliest" else high
     return start, max(0, start - (low if old is None else old))
+
+
+def start_anew(consumer: Consumer, partition: Partition, offset: int, *, paused: bool) -> None:
+    """Read an owned partition from ``offset`` on: what the client fetched from elsewhere goes, and seeking is refused
+    where it has no position. Raises KafkaException.
+    """
+    position = [TopicPartition(*partition, offset)]
+    consumer.incremental_unassign(position)
+    consumer.incremental_assign(position)
+    if paused:
+        consumer.pause(position)

@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError
 
 from consumer.stream.partition import Partition
+from consumer.stream.starts import start_anew
 from consumer.wire.dead_letter import SourceRecord
 
 _UNREADABLE: Final = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG})
@@ -46,11 +47,7 @@ class UnreadableRecords:
         for partition, (batch, reason) in found.items():
             offset = max(batch, self._next.get(partition, batch))
             self._next[partition] = offset + 1
-            position = [TopicPartition(*partition, offset + 1)]
-            consumer.incremental_unassign(position)  # what the client fetched from the old position goes with it
-            consumer.incremental_assign(position)
-            if paused:
-                consumer.pause(position)
+            start_anew(consumer, partition, offset + 1, paused=paused)
             yield SourceRecord(
                 *partition, offset, round(time.time() * 1000), None, None, fault=f"it cannot be read: {reason}"
             )
