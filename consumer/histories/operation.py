@@ -1,6 +1,6 @@
 """What a record wants of a user's history, what comes of it, and what passes between the keeper and the store."""
 
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -12,7 +12,7 @@ from engine.request import NO_ITEMS, ItemIds
 T = TypeVar("T")
 
 
-class UserKey(NamedTuple):
+class UserKey(msgspec.Struct, frozen=True, gc=False):
     """A user's records have an order within a topic, so each topic has a history of its own."""
 
     topic: str
