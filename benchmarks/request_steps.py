@@ -139,14 +139,10 @@ class Parts:
         outcomes = [Outcome(item, answer, "recall") for item, answer in zip(items, answers, strict=True)]
         came = time.monotonic()
         sends = clock("encode", lambda: [sent for each in outcomes for sent in self._writer.write(each, came)])
-        clock("produce", lambda: self._send(sends))
+        clock("produce", lambda: self._writer.send(sends, self._producer))
         self._reported(len(sends), clock)
         clock("count", lambda: self._writer.delivered(sends, time.monotonic()))
         clock("offset", lambda: [self._tracker.complete(item.ticket) for item in items])
-
-    def _send(self, sends: Sequence[Sent]) -> None:
-        for sent in sends:
-            self._writer.send(sent, self._producer)
 
     def _batches(self) -> list[Batch[InFlight]]:
         batches: list[Batch[InFlight]] = []
@@ -159,10 +155,10 @@ class Parts:
 
     def _reported(self, count: int, clock: Clock) -> None:
         while count:
-            deliveries = clock("reports", lambda: self._producer.poll(_REPORTS_S))
-            if any(delivery.failure for delivery in deliveries):
+            reports = clock("reports", lambda: self._producer.poll(_REPORTS_S))
+            if reports.failed:
                 raise RuntimeError("a reply was not delivered")
-            count -= len(deliveries)
+            count -= len(reports)
 
     @staticmethod
     def _observer_error(code: str) -> None:

@@ -25,9 +25,8 @@ class Replay:
         """Send all, and return when the end of each is known."""
         for letter, origin in letters:
             record = letter.record
-            self._producer.send(
-                letter, origin.topic, record.key, record.value, letter.replay_headers(), origin.partition
-            )
+            headers = [*letter.replay_headers()]
+            self._producer.send(letter, origin.topic, record.key, record.value, headers, origin.partition)
             self.unconfirmed += 1
             self._collect(MOST_UNCONFIRMED - 1)
         self._collect(0)
@@ -48,6 +47,9 @@ class Replay:
             wait = _POLL_S
 
     def _hear(self, wait: float) -> None:
-        for delivery in self._producer.poll(wait):
-            self.unconfirmed -= 1
-            self._report(delivery.sent, delivery.failure)
+        reports = self._producer.poll(wait)
+        self.unconfirmed -= len(reports)
+        for delivered in reports.delivered:
+            self._report(delivered, None)
+        for sent, failure in reports.failed:
+            self._report(sent, failure)

@@ -1,7 +1,8 @@
 """How answers reach their topics: the two publishers' common face, and the one that sends each when it is ready."""
 
-from collections import defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Protocol
 
 from consumer.serving.in_flight import InFlight, Job
@@ -15,6 +16,7 @@ _REPORTS_S, _FEW_REPORTS_S = 0.05, 0.002
 """Longest wait for the brokers before what is ready meanwhile is sent beside it: one of them may be away or slow."""
 _FEW = 16
 """Fewer sends under way hardly ever meet others on their partition."""
+_TOPIC = attrgetter("topic")
 
 
 class Publisher(Protocol):
@@ -54,7 +56,7 @@ class AtLeastOnce:
         self._writer = writer
         self._confirmed = confirmed
         self._clock = clock
-        self._outstanding: defaultdict[str, int] = defaultdict(int)  # sends without a report, by topic
+        self._outstanding: Counter[str] = Counter()  # sends without a report, by topic
         self._unreported = 0
         self._finished: list[InFlight] = []
         self._suspects: deque[Sent] = deque()
@@ -77,8 +79,7 @@ class AtLeastOnce:
             due += sends
             if not sends:
                 self._finished.append(job.item)
-        for sent in due:
-            self._send(sent)
+        self._send(due)
         wait = _REPORTS_S if self._unreported > _FEW else _FEW_REPORTS_S
         self._collect(wait if self._unreported else 0.0)
         self._isolate()
@@ -86,41 +87,45 @@ class AtLeastOnce:
     def abandon(self, budget: float) -> None:
         self._producer.abandon(budget)
 
-    def _send(self, sent: Sent) -> None:
-        self._outstanding[sent.topic] += 1
-        self._unreported += 1
-        self._writer.send(sent, self._producer)
+    def _send(self, sends: Sequence[Sent]) -> None:
+        self._outstanding.update(map(_TOPIC, sends))
+        self._unreported += len(sends)
+        self._writer.send(sends, self._producer)
 
     def _collect(self, timeout: float) -> None:
-        deliveries = self._producer.poll(timeout)
-        delivered = [delivery.sent for delivery in deliveries if delivery.failure is None]
-        if delivered:
-            self._writer.delivered(delivered, self._clock())
-        self._unreported -= len(deliveries)
-        for delivery in deliveries:
-            sent, failure = delivery.sent, delivery.failure
+        reports = self._producer.poll(timeout)
+        self._unreported -= len(reports)
+        if reports.delivered:
+            self._writer.delivered(reports.delivered, self._clock())
+            self._outstanding.subtract(map(_TOPIC, reports.delivered))
+            self._over(reports.delivered)
+        for sent, failure in reports.failed:
             self._outstanding[sent.topic] -= 1
-            instead = None if failure is None else self._writer.instead(sent, failure)
+            instead = self._writer.instead(sent, failure)
             if instead is None:
-                item = sent.item
-                item.awaiting -= 1
-                if not item.awaiting:
-                    self._finished.append(item)
+                self._over([sent])
             elif instead.alone and not sent.alone:
                 self._suspects.append(instead)
             else:
-                self._send(instead)
+                self._send([instead])
         if self._finished:
             finished, self._finished = self._finished, []
             self._writer.finished(finished)
             self._confirmed(finished)
+
+    def _over(self, sends: Sequence[Sent]) -> None:
+        for sent in sends:
+            item = sent.item
+            item.awaiting -= 1
+            if not item.awaiting:
+                self._finished.append(item)
 
     def _isolate(self) -> None:
         """Send again what was refused, each with nothing beside it: only the culprits are refused then."""
         while self._suspects:
             suspect = self._suspects.popleft()
             self._await_reports(suspect.topic)
-            self._send(suspect)
+            self._send([suspect])
             self._await_reports(suspect.topic)
 
     def _await_reports(self, topic: str) -> None:

@@ -145,7 +145,7 @@ class Transactional:
                 if sent.alone:
                     self._await_deliveries(run)
                 self._awaiting += 1
-                self._writer.send(sent, self._producer)
+                self._writer.send([sent], self._producer)
                 if sent.alone:
                     self._await_deliveries(run)
 
@@ -158,10 +158,9 @@ class Transactional:
             self._check_ownership(run)
 
     def _collect(self, timeout: float) -> None:
-        for delivery in self._producer.poll(timeout):
-            self._awaiting -= 1
-            if delivery.failure is not None:
-                self._failures[delivery.sent] = delivery.failure
+        reports = self._producer.poll(timeout)
+        self._awaiting -= len(reports)
+        self._failures.update(reports.failed)
 
     def _check_ownership(self, run: Run[Answered]) -> None:
         """The brokers would take offsets of a partition that has moved, as long as we are in the group."""

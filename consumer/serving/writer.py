@@ -93,12 +93,18 @@ class ReplyWriter:
         self._trace(job.item, "reply_topic_denied", came)
         return [self._dead_letter(job.item, "reply_topic_denied", job.message, "admit")]
 
-    def send(self, sent: Sent, producer: ReplyProducer[Sent]) -> None:
-        """Hand it to the producer."""
-        if isinstance(sent, ReplySent):
-            self._send_reply(sent, producer)
-        else:
-            self._send_dead_letter(sent, producer)
+    def send(self, sends: Iterable[Sent], producer: ReplyProducer[Sent]) -> None:
+        """Hand them to the producer."""
+        for sent in sends:
+            if isinstance(sent, ReplySent):
+                item, source = sent.item, sent.item.record
+                request = item.headers
+                if item.trace is not None:
+                    request = structs.replace(request, traceparent=item.trace.traceparent)
+                headers = reply_headers(request, source.topic, source.partition, source.offset, sent.catalog)
+                producer.send(sent, sent.topic, source.key, sent.value, headers, request.reply_partition)
+            else:
+                self._send_dead_letter(sent, producer)
 
     def instead(self, sent: Sent, failure: Failure) -> Sent | None:
         """What is due in the place of a send that failed; None: nothing, its record has a dead letter already."""
@@ -196,16 +202,6 @@ class ReplyWriter:
     def _trace(self, item: InFlight, outcome: str, came: float) -> None:
         if self._tracer is not None:
             item.trace = self._tracer.begin(item, outcome, None, came)
-
-    def _send_reply(self, sent: ReplySent, producer: ReplyProducer[Sent]) -> None:
-        item, source = sent.item, sent.item.record
-        request_headers = item.headers
-        if item.trace is not None:
-            request_headers = structs.replace(request_headers, traceparent=item.trace.traceparent)
-        headers = reply_headers(
-            request_headers, topic=source.topic, partition=source.partition, offset=source.offset, catalog=sent.catalog
-        )
-        producer.send(sent, sent.topic, source.key, sent.value, headers, request_headers.reply_partition)
 
     def _send_dead_letter(self, sent: DeadLetterSent, producer: ReplyProducer[Sent]) -> None:
         letter = dead_letter(

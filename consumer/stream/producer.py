@@ -3,16 +3,14 @@
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from types import MethodType
 from typing import Any, Generic, Literal, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from msgspec import Struct
 
 from consumer.stream.errors import StreamError, is_fatal, name_of, reason_of
 from consumer.stream.settings import ClientOptions, KafkaSettings
-from consumer.wire.headers import Headers
 
 FailureKind = Literal["too_large", "refused", "topic_unknown", "topic_denied", "partition_unknown", "other"]
 
@@ -51,11 +49,15 @@ class Failure:
         return self.kind in ("too_large", "refused") and not self.local
 
 
-class Delivery(Struct, Generic[T], frozen=True, eq=False):
-    """The end of one send: written and acknowledged, or not."""
+@dataclass(slots=True)
+class Reports(Generic[T]):
+    """The ends of sends: written and acknowledged, or not."""
 
-    sent: T
-    failure: Failure | None
+    delivered: list[T] = field(default_factory=list)
+    failed: list[tuple[T, Failure]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.delivered) + len(self.failed)
 
 
 class ReplyProducer(Generic[T]):
@@ -63,8 +65,17 @@ class ReplyProducer(Generic[T]):
 
     def __init__(self, settings: KafkaSettings, client_error: Callable[[str], None]) -> None:
         self._client_error = client_error
-        self._deliveries: list[Delivery[T]] = []
+        self._reports: Reports[T] = Reports()
         self._fatal: KafkaError | None = None
+
+        def reported(sent: T, error: KafkaError | None, _message: Message) -> None:
+            if error is None:
+                self._reports.delivered.append(sent)
+            else:
+                self._reports.failed.append((sent, _failure(error, local=False)))
+
+        # A method of each thing sent: nothing that calls back is made sooner.
+        self._reported = reported
         try:
             self._producer = Producer({**self._options(settings), "error_cb": self._on_error}, logger=log)
         except KafkaException as error:
@@ -80,38 +91,36 @@ class ReplyProducer(Generic[T]):
         topic: str,
         key: bytes | None,
         value: bytes | None,
-        headers: Headers,
+        headers: list[Any],
         partition: int | None,
     ) -> None:
-        """Hand a record over; ``poll`` returns ``sent`` with what became of it. A full queue makes this wait."""
+        """Hand a record over; ``poll`` returns ``sent`` with what became of it. A full queue makes this wait.
+
+        ``headers``: pairs of a name and bytes or None.
+        """
+        where = -1 if partition is None else partition
         while True:
             try:
-                self._producer.produce(
-                    topic,
-                    value=value,
-                    key=key,
-                    partition=-1 if partition is None else partition,
-                    headers=list(headers),
-                    on_delivery=partial(self._on_delivery, sent),
-                )
+                # All by position, the callback and 0 for "now" too: names would cost half as much again.
+                self._producer.produce(topic, value, key, where, MethodType(self._reported, sent), None, 0, headers)
             except BufferError:
                 self._serve(lambda: self._producer.poll(_FULL_QUEUE_S))
                 continue
             except KafkaException as error:
                 if is_fatal(error.args[0]):
                     raise StreamError(f"the producer is out for good: {reason_of(error)}") from error
-                self._deliveries.append(Delivery(sent, _failure(error.args[0], local=True)))
+                self._reports.failed.append((sent, _failure(error.args[0], local=True)))
             return
 
-    def poll(self, timeout: float) -> list[Delivery[T]]:
+    def poll(self, timeout: float) -> Reports[T]:
         """Have what was handed over sent, and wait up to ``timeout`` seconds for it; what was reported by then.
 
         One request of records is under way to a partition at a time; while further ones wait for that, the client's
         thread spins. So hand over all there is, then come here.
         """
         self._serve(lambda: self._producer.flush(timeout) if timeout else self._producer.poll(0))
-        deliveries, self._deliveries = self._deliveries, []
-        return deliveries
+        reports, self._reports = self._reports, Reports()
+        return reports
 
     def abandon(self, budget: float) -> None:
         """Give what is left ``budget`` seconds to leave, then drop it: closing a producer would wait without end."""
@@ -128,9 +137,6 @@ class ReplyProducer(Generic[T]):
             raise StreamError(f"the producer is out for good: {error.__cause__ or error}") from error
         if self._fatal is not None:
             raise StreamError(f"the producer is out for good: {name_of(self._fatal)}: {self._fatal.str()}")
-
-    def _on_delivery(self, sent: T, error: KafkaError | None, _message: Message) -> None:
-        self._deliveries.append(Delivery(sent, None if error is None else _failure(error, local=False)))
 
     def _on_error(self, error: KafkaError) -> None:
         self._client_error(name_of(error))

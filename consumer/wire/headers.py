@@ -112,7 +112,7 @@ def is_topic(name: str) -> bool:
 
 
 def reply_headers(
-    request: RequestHeaders, *, topic: str, partition: int, offset: int, catalog: str | None
+    request: RequestHeaders, topic: str, partition: int, offset: int, catalog: str | None
 ) -> list[tuple[str, bytes]]:
     """Headers of a reply: the correlation id byte for byte under the name that came, and where the request stood."""
     headers: list[tuple[str, bytes]] = []

@@ -18,7 +18,7 @@ from consumer.serving.turns import Turns
 from consumer.serving.writer import DeadLetterSent, ReplySent, ReplyWriter, Sent
 from consumer.stream.errors import StreamError
 from consumer.stream.partition import Partition
-from consumer.stream.producer import Delivery, Failure, FailureKind
+from consumer.stream.producer import Failure, FailureKind, Reports
 from consumer.stream.settings import KafkaSettings
 from consumer.stream.transactions import TransactionalProducer, TransactionError
 from consumer.wire.dead_letter import SourceRecord
@@ -45,7 +45,7 @@ class FakeProducer:
     partitions: int = 3
     """Of every topic."""
     _sent: list[Sent] = field(default_factory=list)
-    _reports: list[Delivery[Sent]] = field(default_factory=list)
+    _reports: Reports[Sent] = field(default_factory=Reports)
     _offsets: dict[Partition, int] = field(default_factory=dict)
     _fault: TransactionError | None = None
 
@@ -65,23 +65,26 @@ class FakeProducer:
 
     def begin(self) -> None:
         self._step("begin")
-        self._sent, self._reports, self._offsets, self._fault = [], [], {}, None
+        self._sent, self._reports, self._offsets, self._fault = [], Reports(), {}, None
 
     def send(self, sent: Sent, topic: str, *_: object) -> None:
         self._sent.append(sent)
-        self._reports.append(Delivery(sent, self.failures.get(topic)))
+        if failure := self.failures.get(topic):
+            self._reports.failed.append((sent, failure))
+        else:
+            self._reports.delivered.append(sent)
         if topic in self.forbidden:
             fell = Failure("other", "_PURGE_QUEUE", "purged", local=False)
-            self._reports = [Delivery(each.sent, fell) for each in self._reports]
+            self._reports = Reports(failed=[(each, fell) for each in self._sent])
             self._fault = TransactionError("TOPIC_AUTHORIZATION_FAILED", "no")
 
     def fault(self) -> TransactionError | None:
         return self._fault
 
-    def poll(self, _timeout: float) -> list[Delivery[Sent]]:
+    def poll(self, _timeout: float) -> Reports[Sent]:
         if self.on_poll:
             self.on_poll()
-        reports, self._reports = self._reports, []
+        reports, self._reports = self._reports, Reports()
         return reports
 
     def add_offsets(self, offsets: Mapping[Partition, int], membership: bytes) -> None:
