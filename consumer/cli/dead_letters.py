@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
@@ -41,7 +41,7 @@ class _Command(BaseModel):
         from consumer.stream.topic_reader import TopicReader
 
         console = Console(stderr=True)
-        with TopicReader(kafka, kafka.dead_letter_topic) as topic:
+        with closing(TopicReader(kafka, kafka.dead_letter_topic)) as topic:
             if console.is_terminal:
                 total = sum(end - first for first, end in topic.spans.values())
                 with console.status(f"{kafka.dead_letter_topic}: {total:,} offsets"):

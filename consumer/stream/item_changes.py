@@ -4,8 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from threading import Event
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -91,14 +90,6 @@ class ItemChanges:
 
     def close(self) -> None:
         self._consumer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _start(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         try:

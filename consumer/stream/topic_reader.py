@@ -4,8 +4,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -89,14 +88,6 @@ class TopicReader:
 
     def close(self) -> None:
         self._consumer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _cut(self, within: Mapping[int, Span]) -> dict[int, Span]:
         return {

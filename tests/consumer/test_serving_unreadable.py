@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import closing
 from threading import Event
 from typing import cast
 
@@ -110,7 +111,7 @@ def test_a_reader_of_dead_letters_shows_its_place_and_reads_on(made: Harness) ->
     send_bombs(made, 2, DEAD_LETTERS)
     made.send("last", topic=DEAD_LETTERS)
     made.flush()
-    with TopicReader(limited(made), DEAD_LETTERS) as topic:
+    with closing(TopicReader(limited(made), DEAD_LETTERS)) as topic:
         found = [(record.offset, record.fault is not None) for record in topic.records()]
         cut = [record.offset for record in topic.records({0: (2, 4)})]
     assert found == [(0, False), (1, True), (2, True), (3, False)]
@@ -121,7 +122,7 @@ def test_item_changes_behind_it_are_read(made: Harness, caplog: pytest.LogCaptur
     send_bombs(made, 2)
     made.send(value=b"a change")
     made.flush()
-    with ItemChanges(limited(made), REQUESTS, lambda left: left) as changes:
+    with closing(ItemChanges(limited(made), REQUESTS, lambda left: left)) as changes:
         records = eventually(lambda: changes.read(1.0, 10, Event()))
         assert [(record.offset, record.value) for record in records] == [(2, b"a change")]
         changes.commit()

@@ -1,5 +1,6 @@
 """``catalog follow``: item changes from a Kafka topic become versions."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,7 +70,7 @@ class Follow(OnRedis):
                 def begin(committed: "Mapping[int, int]") -> "Mapping[int, int]":
                     return known(lambda: feed.begin(committed))
 
-                with ItemChanges(kafka.model_copy(update=given), self.topic, begin) as changes:
+                with closing(ItemChanges(kafka.model_copy(update=given), self.topic, begin)) as changes:
                     say(f"following {self.topic}")
                     while not stop.is_set():
                         records = changes.read(self.seconds, self.limit, stop)
