@@ -1,12 +1,16 @@
 """All requests that wait: by arrival, urgency, deadline and run, and what they ask of the engine together. Pure."""
 
 from collections.abc import Hashable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Generic
 
-from consumer.serving.cost_model import WorkSum
+from consumer.serving.cost_model import Work, WorkSum
 from consumer.serving.deadlines import DeadlineHeap
 from consumer.serving.order import T, UrgencyOrder, Waiting
 from engine.request import Score
+
+_mode = attrgetter("request.score")
 
 
 class Backlog(Generic[T]):
@@ -17,7 +21,7 @@ class Backlog(Generic[T]):
         self.work: dict[Score, WorkSum] = {}
         self.tokens = 0
         self._arrivals: dict[int, Waiting[T]] = {}
-        self._deadlines = DeadlineHeap()
+        self._deadlines = DeadlineHeap(self._arrivals)
         self._runs: dict[Hashable, dict[int, Waiting[T]]] = {}
 
     def __len__(self) -> int:
@@ -27,18 +31,32 @@ class Backlog(Generic[T]):
         """The oldest first."""
         return iter(self._arrivals.values())
 
-    def add(self, waiting: Waiting[T], alone: float) -> None:
-        """``alone``: seconds that it would take by itself."""
-        item, key, mode = waiting.item, waiting.key, waiting.mode
-        self._arrivals[key] = waiting
-        self.order.add(waiting, alone)
-        self._deadlines.add(key, item.deadline)
-        if item.run_key is not None:
-            self._runs.setdefault(item.run_key, {})[key] = waiting
-        if mode not in self.work:
-            self.work[mode] = WorkSum()
-        self.work[mode].add(waiting.whole.work)
-        self.tokens += item.tokens
+    @property
+    def shares(self) -> bool:
+        """Some may share a run."""
+        return bool(self._runs)
+
+    @property
+    def plain(self) -> bool:
+        """All are of one score mode, and none may share a run."""
+        return len(self.work) == 1 and not self._runs
+
+    def add(self, come: list[Waiting[T]]) -> None:
+        """What was read together, in the order of ``key``."""
+        deadlines: list[tuple[float, int]] = []
+        for waiting in come:
+            item, key = waiting.item, waiting.key
+            self._arrivals[key] = waiting
+            deadlines.append((item.deadline, key))
+            if item.run_key is not None:
+                self._runs.setdefault(item.run_key, {})[key] = waiting
+            self.tokens += waiting.tokens
+        self.order.add(come)
+        self._deadlines.add(deadlines)
+        for mode, some in groupby(come, _mode):
+            if mode not in self.work:
+                self.work[mode] = WorkSum()
+            self.work[mode].add(Work.total([waiting.work for waiting in some]))
 
     def run_of(self, waiting: Waiting[T]) -> Sequence[Waiting[T]]:
         """Those that may share its run, itself among them, oldest first."""
@@ -61,16 +79,17 @@ class Backlog(Generic[T]):
 
     def remove(self, gone: list[Waiting[T]]) -> None:
         for waiting in gone:
-            item, key = waiting.item, waiting.key
+            key = waiting.key
             del self._arrivals[key]
-            self.work[waiting.mode].subtract(waiting.whole.work)
-            self.tokens -= item.tokens
-            if item.run_key is not None:
-                run = self._runs[item.run_key]
+            self.tokens -= waiting.tokens
+            if self._runs and (run_key := waiting.item.run_key) is not None:
+                run = self._runs[run_key]
                 del run[key]
                 if not run:
-                    del self._runs[item.run_key]
+                    del self._runs[run_key]
+        for mode, some in groupby(gone, _mode):
+            self.work[mode].subtract(Work.total([waiting.work for waiting in some]))
         self.order.remove(gone)
-        self._deadlines.discard([waiting.key for waiting in gone])
+        self._deadlines.trim()
         if not self._arrivals:
             self.work.clear()  # and with it what rounding has left there

@@ -63,8 +63,7 @@ class BatchQueue:
     def add(self, items: Sequence[InFlight]) -> None:
         """Queue requests that were read together, so that an idle engine takes them together."""
         with self._changed:
-            for item in items:
-                self._batcher.add(item)
+            self._batcher.add(items)
             now = self._clock()
             self._drop_late(now)
             self._batcher.relieve(now)

@@ -1,22 +1,23 @@
 """Gathers admitted requests into micro-batches. Pure: the caller brings the time and the lock."""
 
-import itertools
 from collections.abc import Callable, Hashable, Sequence
+from itertools import chain
 from math import ceil, inf
 from typing import Generic
 
 from consumer.serving.backlog import Backlog
-from consumer.serving.batch import Batch, Run, TurnedAway
+from consumer.serving.batch import Batch, TurnedAway
 from consumer.serving.coalesce import shared, sharing
 from consumer.serving.compose import Draft, Situation, compose, gather
 from consumer.serving.cost_model import NO_WORK, CostModel, Work
-from consumer.serving.ladder import Ladder, Variant
+from consumer.serving.ladder import Ladder, Variant, work_of
 from consumer.serving.load_settings import LoadSettings
 from consumer.serving.observer import CloseReason
 from consumer.serving.order import T, Waiting
 from consumer.serving.pace import Pace
 from consumer.serving.quotas import Loser, in_time, losers
 from consumer.serving.settings import BatchSettings
+from engine.request import Score
 
 _SMOOTHING = 0.2
 _LOOKS = 32
@@ -34,7 +35,7 @@ class Batcher(Generic[T]):
         self._settings, self._load = settings, load
         self._costs, self._pace, self._ladder = costs, Pace(costs, settings), Ladder(load)
         self._backlog: Backlog[T] = Backlog()
-        self._keys = itertools.count()
+        self._keys = 0
         self._turned_away: list[TurnedAway[T]] = []
         self._pressed_until = 0.0
         self._unhurried = False
@@ -55,13 +56,25 @@ class Batcher(Generic[T]):
         """A batch is due that no waiting can make larger."""
         return len(self._backlog) >= self._settings.max_requests or self.tokens >= self._settings.max_tokens
 
-    def add(self, item: T) -> None:
-        waiting = Waiting(item, next(self._keys), self._ladder)
-        time = item.deadline - item.admitted
-        if time > self._longest or not self._backlog:
-            self._longest = time
-        self._backlog.add(waiting, self._pace.batch(waiting.mode, waiting.whole.work))
-        self._added += 1
+    def add(self, items: Sequence[T]) -> None:
+        """Requests that were read together."""
+        longest = self._longest if self._backlog else 0.0
+        come: list[Waiting[T]] = []
+        mode: Score | None = None
+        for key, item in enumerate(items, self._keys):
+            request, tokens, deadline = item.asked, item.tokens, item.deadline
+            if request.score != mode:
+                mode = request.score
+                batch, token, token_key, row, row_key = self._pace.line(mode)
+            work = work_of(request, tokens)
+            alone = batch + token * tokens + token_key * work.token_keys + row * work.rows + row_key * work.row_keys
+            rank = (-item.priority, deadline - alone, key)
+            come.append(Waiting(request, tokens, work, (), item, key, rank, self._ladder))
+            longest = max(longest, deadline - item.admitted)
+        self._longest = longest
+        self._keys += len(come)
+        self._backlog.add(come)
+        self._added += len(come)
 
     def relieve(self, now: float) -> None:
         """Turn away what cannot be answered in time beside what came with it. After requests were added.
@@ -90,7 +103,7 @@ class Batcher(Generic[T]):
 
     def _draft(self, now: float) -> Draft[T]:
         if self._unhurried:
-            draft = gather(self._backlog.order, self._settings)
+            draft = gather(self._backlog.order, self._settings, plain=self._backlog.plain)
             if self._is_safe(draft, max(now, self.busy_until)):
                 return draft
         situation = Situation(
@@ -105,7 +118,7 @@ class Batcher(Generic[T]):
 
     def _is_safe(self, draft: Draft[T], start: float) -> bool:
         """Even where it takes as long as a batch hardly ever does, nothing that waits is late by it."""
-        mode, tightest = draft.chosen[0][0].mode, self.next_deadline()
+        mode, tightest = draft.chosen[0].request.score, self.next_deadline()
         finish = start + self._pace.caution(mode) * self._pace.batch(mode, draft.work)
         return tightest is None or finish <= tightest
 
@@ -176,7 +189,7 @@ class Batcher(Generic[T]):
 
     def _parts(self, step: int) -> Callable[[Waiting[T]], float]:
         """Seconds of a request at this step."""
-        return lambda waiting: self._pace.part(waiting.mode, waiting.variant(step))
+        return lambda waiting: self._pace.part(waiting.request.score, waiting.variant(step))
 
     def _due_at(self, now: float) -> Callable[[Waiting[T]], float]:
         headroom, grain = self._load.headroom, self._grain(now)
@@ -198,25 +211,26 @@ class Batcher(Generic[T]):
     # --- the batch ------------------------------------------------------------------------------------------------
 
     def _batch(self, draft: Draft[T], reason: CloseReason) -> Batch[T]:
-        runs: list[Run[T]] = []
-        gone: list[Waiting[T]] = []
-        for waiting, variant in draft.chosen:
-            if waiting.item.run_key is None:
-                items: tuple[T, ...] = (waiting.item,)
-                gone.append(waiting)
-            else:
-                served = self._served_with(waiting)
-                if len(served) > 1:
-                    variant = self._shared(served, variant)
-                items = tuple([each.item for each in served])
-                gone += served
-            runs.append(Run(items, variant.request, variant.work, variant.given_up))
-        self._backlog.remove(gone)
-        mode = draft.chosen[0][0].mode
-        work = draft.work if len(gone) == len(runs) else Work.total([run.work for run in runs])
+        others = self._joined(draft) if self._backlog.shares else {}
+        chosen, variants, mode = draft.chosen, draft.variants, draft.chosen[0].request.score
+        work = Work.total([variant.work for variant in variants]) if others else draft.work
+        self._backlog.remove([*chosen, *chain(*others.values())])
         seconds = self._costs.predict(mode, work)
         self._typical += _SMOOTHING * (seconds - self._typical)
-        return Batch(tuple(runs), work, draft.tokens, reason, mode, seconds, self._pace.batch(mode, work))
+        newest = [waiting.item for waiting in chosen]
+        older = {at: tuple([waiting.item for waiting in some]) for at, some in others.items()}
+        return Batch(newest, variants, older, work, draft.tokens, reason, mode, seconds, self._pace.batch(mode, work))
+
+    def _joined(self, draft: Draft[T]) -> dict[int, list[Waiting[T]]]:
+        """Have the newest of each run in the place of the one that was chosen. Returns the others, by that place."""
+        others: dict[int, list[Waiting[T]]] = {}
+        for at, waiting in enumerate(draft.chosen):
+            *older, newest = self._served_with(waiting)
+            if older:
+                draft.chosen[at] = newest
+                draft.variants[at] = self._shared([*older, newest], draft.variants[at])
+                others[at] = older
+        return others
 
     def _served_with(self, waiting: Waiting[T]) -> list[Waiting[T]]:
         """Those that the answer to the newest of this run serves, oldest first."""

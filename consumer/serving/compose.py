@@ -7,19 +7,20 @@ from typing import Generic
 
 from consumer.serving.cost_model import NO_WORK, Work
 from consumer.serving.ladder import Variant
-from consumer.serving.order import T, Waiting
+from consumer.serving.order import T, UrgencyOrder, Waiting
 from consumer.serving.pace import Pace
 from consumer.serving.settings import BatchSettings
 
 
 @dataclass(slots=True)
 class Draft(Generic[T]):
-    """``chosen``: with what they are served with. ``hopeless``: cannot be done in time, in this batch or later.
+    """``chosen``, and the ``variants`` they are served with. ``hopeless``: cannot be done in time, now or later.
 
     ``finish``: by when the chosen ones are done, at the latest; ``tightest``: of their deadlines.
     """
 
-    chosen: list[tuple[Waiting[T], Variant]] = field(default_factory=list)
+    chosen: list[Waiting[T]] = field(default_factory=list)
+    variants: list[Variant] = field(default_factory=list)
     hopeless: list[Waiting[T]] = field(default_factory=list)
     work: Work = NO_WORK
     tokens: int = 0
@@ -27,7 +28,8 @@ class Draft(Generic[T]):
     tightest: float = inf
 
     def add(self, waiting: Waiting[T], variant: Variant, finish: float) -> None:
-        self.chosen.append((waiting, variant))
+        self.chosen.append(waiting)
+        self.variants.append(variant)
         self.work += variant.work
         self.tokens += variant.tokens
         self.finish = finish
@@ -36,10 +38,11 @@ class Draft(Generic[T]):
     def give_up(self, late: list[Waiting[T]]) -> None:
         """Without these; what remains is done no later."""
         self.hopeless += late
-        kept = [(waiting, variant) for waiting, variant in self.chosen if waiting not in late]
-        self.chosen, self.work, self.tokens, self.tightest = [], NO_WORK, 0, inf
-        for waiting, variant in kept:
-            self.add(waiting, variant, self.finish)
+        before = list(zip(self.chosen, self.variants, strict=True))
+        self.chosen, self.variants, self.work, self.tokens, self.tightest = [], [], NO_WORK, 0, inf
+        for waiting, variant in before:
+            if waiting not in late:
+                self.add(waiting, variant, self.finish)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +70,10 @@ def compose(order: Iterable[Waiting[T]], now: Situation, pace: Pace, settings: B
     draft: Draft[T] = Draft()
     keys: set[Hashable] = set()
     for waiting in order:
-        chosen, mode = draft.chosen, waiting.mode
+        chosen, mode = draft.chosen, waiting.request.score
         if len(chosen) == settings.max_requests:
             break
-        if (chosen and mode != chosen[0][0].mode) or waiting.item.run_key in keys:
+        if (chosen and mode != chosen[0].request.score) or waiting.item.run_key in keys:
             continue
         variant, seconds = _in_time(waiting, draft.work, now, pace)
         if variant is None:
@@ -94,25 +97,31 @@ def compose(order: Iterable[Waiting[T]], now: Situation, pace: Pace, settings: B
     return draft
 
 
-def gather(order: Iterable[Waiting[T]], settings: BatchSettings) -> Draft[T]:
-    """What ``compose`` chooses where all that waits is in time, whatever the batches: the most urgent that fit."""
-    draft: Draft[T] = Draft()
-    chosen, keys, tokens = draft.chosen, set[Hashable](), 0
+def gather(order: UrgencyOrder[T], settings: BatchSettings, *, plain: bool) -> Draft[T]:
+    """What ``compose`` chooses where all that waits is in time, whatever the batches: the most urgent that fit.
+
+    ``plain``: all are of one score mode, and none may share a run.
+    """
+    chosen = order.first(settings.max_requests) if plain else _alike(order, settings.max_requests)
+    tokens = sum([waiting.tokens for waiting in chosen])
+    while tokens > settings.max_tokens and len(chosen) > 1:
+        tokens -= chosen.pop().tokens
+    return Draft(chosen, [*chosen], work=Work.total([waiting.work for waiting in chosen]), tokens=tokens)
+
+
+def _alike(order: Iterable[Waiting[T]], most: int) -> list[Waiting[T]]:
+    """The most urgent ones of one score mode, of those that share a run only the first."""
+    chosen: list[Waiting[T]] = []
+    keys: set[Hashable] = set()
     for waiting in order:
-        if len(chosen) == settings.max_requests:
+        if len(chosen) == most:
             break
-        if (chosen and waiting.mode != chosen[0][0].mode) or waiting.item.run_key in keys:
+        if (chosen and waiting.request.score != chosen[0].request.score) or waiting.item.run_key in keys:
             continue
-        variant = waiting.whole
-        if chosen and tokens + variant.tokens > settings.max_tokens:
-            break
-        chosen.append((waiting, variant))
-        tokens += variant.tokens
+        chosen.append(waiting)
         if waiting.item.run_key is not None:
             keys.add(waiting.item.run_key)
-    draft.tokens = tokens
-    draft.work = Work.total([variant.work for _, variant in chosen])
-    return draft
+    return chosen
 
 
 def _in_time(waiting: Waiting[T], before: Work, now: Situation, pace: Pace) -> tuple[Variant | None, float]:
@@ -122,7 +131,7 @@ def _in_time(waiting: Waiting[T], before: Work, now: Situation, pace: Pace) -> t
     """
     for step in range(now.step, now.last_step + 1):
         variant = waiting.variant(step)
-        seconds = pace.batch(waiting.mode, before + variant.work)
+        seconds = pace.batch(waiting.request.score, before + variant.work)
         if now.start + seconds <= waiting.item.deadline:
             return variant, seconds
     return (None if now.strict else variant), seconds
@@ -132,4 +141,4 @@ def _made_late(draft: Draft[T], finish: float) -> list[Waiting[T]]:
     """The chosen ones that would be done in time, but not if the batch took until ``finish``."""
     if draft.tightest >= finish:
         return []
-    return [other for other, _ in draft.chosen if draft.finish <= other.item.deadline < finish]
+    return [other for other in draft.chosen if draft.finish <= other.item.deadline < finish]

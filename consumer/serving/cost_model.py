@@ -48,10 +48,13 @@ class Work(msgspec.Struct, frozen=True, gc=False):
     @classmethod
     def total(cls, parts: Iterable["Work"]) -> "Work":
         """All of them together."""
-        together = WorkSum()
+        tokens = token_keys = rows = row_keys = 0.0
         for part in parts:
-            together.add(part)
-        return cls(together.tokens, together.token_keys, together.rows, together.row_keys)
+            tokens += part.tokens
+            token_keys += part.token_keys
+            rows += part.rows
+            row_keys += part.row_keys
+        return cls(tokens, token_keys, rows, row_keys)
 
     def __add__(self, other: "Work") -> "Work":
         return Work(
@@ -103,6 +106,11 @@ class Prior:
         return np.array([self.batch, self.token, self.token_key, self.row, self.row_key])
 
 
+Line = tuple[float, float, float, float, float]
+"""Seconds of any batch, and of each unit of ``Work``."""
+
+_NO_LINE: Final[Line] = (0.0,) * 5
+
 UNKNOWN = Prior(0.005, 1e-5, 1e-9, 1e-5, 1e-9)
 """Of a small model on a few CPU cores; the first batch corrects it."""
 
@@ -121,6 +129,11 @@ class CostModel:
         """The same as far as it may be relied on: 0 where too little was measured."""
         line = self._modes[mode]
         return line.predict(work) if line.trusted else 0.0
+
+    def trusted_line(self, mode: Score) -> Line:
+        """What ``foreseen`` goes by."""
+        line = self._modes[mode]
+        return line.coefficients if line.trusted else _NO_LINE
 
     def share(self, mode: Score, work: Work) -> float:
         """Seconds that requests add to a batch that runs anyway."""
@@ -164,7 +177,7 @@ class _Line:
     variance: NDArray[np.float64] = field(default_factory=lambda: np.eye(5) * _SPREAD**2)
     scale: float = 1.0
     far_off: int = 0
-    coefficients: tuple[float, float, float, float, float] = (0.0,) * 5
+    coefficients: Line = _NO_LINE
     trusted: bool = False
     _seconds: NDArray[np.float64] = field(init=False)
 

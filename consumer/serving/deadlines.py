@@ -1,7 +1,8 @@
 """When an answer becomes worthless, and which waiting requests have come to that point."""
 
 import heapq
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Collection
 
 import msgspec
 
@@ -36,29 +37,47 @@ class Deadline:
 
 
 class DeadlineHeap:
-    """Keys by deadline. Entries of keys that left are dropped lazily, but never outnumber the others for long."""
+    """Deadlines of keys, the nearest first. ``live``: keys that still wait; the others are dropped lazily, but never
+    outnumber those for long.
 
-    def __init__(self) -> None:
+    Most come in the order of their deadlines: they stand in a queue. A heap has the rest.
+    """
+
+    def __init__(self, live: Collection[int]) -> None:
+        self._live = live
+        self._queue: deque[tuple[float, int]] = deque()
         self._heap: list[tuple[float, int]] = []
-        self._live: dict[int, float] = {}
 
     def __len__(self) -> int:
-        return len(self._live)
+        return len(self._queue) + len(self._heap)
 
-    def add(self, key: int, deadline: float) -> None:
-        self._live[key] = deadline
-        heapq.heappush(self._heap, (deadline, key))
+    def add(self, come: list[tuple[float, int]]) -> None:
+        """Deadlines and keys that are live."""
+        queue = self._queue
+        come = sorted(come)
+        if come and (not queue or come[0] > queue[-1]):
+            queue += come
+            return
+        for each in come:
+            if each > queue[-1]:
+                queue.append(each)
+            else:
+                heapq.heappush(self._heap, each)
 
-    def discard(self, keys: Iterable[int]) -> None:
-        live = self._live
-        for key in keys:
-            del live[key]
-        if len(self._heap) > 2 * len(self._live) + _SLACK:
-            self._heap = [(deadline, key) for key, deadline in self._live.items()]
+    def trim(self) -> None:
+        """Some of them are no longer live."""
+        if len(self) > 2 * len(self._live) + _SLACK:
+            self._queue = deque([each for each in self._queue if each[1] in self._live])
+            self._heap = [each for each in self._heap if each[1] in self._live]
             heapq.heapify(self._heap)
 
     def tightest(self) -> tuple[float, int] | None:
         """The nearest deadline and its key."""
-        while self._heap and self._heap[0][1] not in self._live:
-            heapq.heappop(self._heap)
-        return self._heap[0] if self._heap else None
+        live, queue, heap = self._live, self._queue, self._heap
+        while queue and queue[0][1] not in live:
+            queue.popleft()
+        while heap and heap[0][1] not in live:
+            heapq.heappop(heap)
+        if not heap:
+            return queue[0] if queue else None
+        return min(heap[0], queue[0]) if queue else heap[0]

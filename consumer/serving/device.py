@@ -97,12 +97,12 @@ class DeviceLoop:
         else:
             items, expected, foreseen = work.items, work.seconds, work.foreseen
             self._observer.batch_closed(len(items), work.tokens, work.reason)
-            if len(items) > len(work.runs):
-                self._observer.coalesced(len(items) - len(work.runs))
+            if work.others:
+                self._observer.coalesced(len(items) - len(work.newest))
             self.running += len(items)
             for item in items:
                 item.started = started
-            requests = self._requests(work.runs)
+            requests = self._requests(work)
         self._foretell((started, foreseen))
         # Beside a search a prefill gains throughput and holds the search up, which is worth it where others wait.
         attempt = Attempt(self._engine, requests, self._observer.batch_failed, beside=len(self._queue) > 0)
@@ -121,15 +121,8 @@ class DeviceLoop:
         self._foretell()
         self._observer.batch_finished(seconds, running.expected)
         self.running -= len(batch.items)
-        outcomes: list[Outcome] = []
-        for run, answer in zip(batch.runs, answers, strict=True):
-            if len(run.items) == 1:
-                outcomes.append(Outcome(run.items[0], answer, "recall", run.given_up))
-                continue
-            for item in self._served(run, answer):
-                outcomes.append(Outcome(item, _part(answer, item), "recall", run.given_up))
-        self._answer(outcomes)
-        self._answered([run.request for run in batch.runs], answers)
+        self._answer(self._shared(batch, answers) if batch.others else _outcomes(batch, answers))
+        self._answered(batch.requests, answers)
         self._idle = not len(self._queue)
 
     def _forget(self, user: str, now: float) -> None:
@@ -139,19 +132,28 @@ class DeviceLoop:
         for running in self._in_engine:
             running.attempt.forget(user)
 
-    def _requests(self, runs: Sequence[Run[InFlight]]) -> list[RecallRequest]:
+    def _requests(self, batch: Batch[InFlight]) -> list[RecallRequest]:
         if not len(self._forgotten):
-            return [run.request for run in runs]
+            return batch.requests
         return [
-            replace(run.request, session=None)
-            if run.request.session and self._forgotten.covers(run.request.session, run.items[-1].admitted)
-            else run.request
-            for run in runs
+            replace(request, session=None)
+            if request.session and self._forgotten.covers(request.session, newest.admitted)
+            else request
+            for request, newest in zip(batch.requests, batch.newest, strict=True)
         ]
+
+    def _shared(self, batch: Batch[InFlight], answers: Sequence[Answer]) -> list[Outcome]:
+        """What comes of a batch in which some share a run."""
+        outcomes: list[Outcome] = []
+        for run, answer in zip(batch.runs, answers, strict=True):
+            for item in self._served(run, answer):
+                part = _part(answer, item) if len(run.items) > 1 else answer
+                outcomes.append(Outcome(item, part, "recall", run.variant.given_up))
+        return outcomes
 
     def _served(self, run: Run[InFlight], answer: Answer) -> Sequence[InFlight]:
         """Whom the answer is for. What is wrong with the newest of a run need not be with the others: again."""
-        if isinstance(answer, RecallResult):
+        if isinstance(answer, RecallResult) or len(run.items) == 1:
             return run.items
         *others, newest = run.items
         for item in others:
@@ -161,10 +163,15 @@ class DeviceLoop:
 
     def _learn(self, batch: Batch[InFlight], answers: Sequence[Answer], seconds: float, *, failed: bool) -> None:
         """What was refused took no time, and what was tried again took too much, to tell how long batches take."""
-        done = [run.work for run, answer in zip(batch.runs, answers, strict=True) if isinstance(answer, RecallResult)]
-        if done and not failed:
-            work = batch.work if len(done) == len(batch.runs) else Work.total(done)
-            self._queue.costs.observe(batch.mode, work, seconds)
+        if failed:
+            return
+        work, placed = batch.work, zip(batch.variants, answers, strict=True)
+        if {*map(type, answers)} != {RecallResult}:
+            done = [variant.work for variant, answer in placed if isinstance(answer, RecallResult)]
+            if not done:
+                return
+            work = Work.total(done)
+        self._queue.costs.observe(batch.mode, work, seconds)
 
     def _foretell(self, *starting: tuple[float, float]) -> None:
         """Tell the queue when the engine will be free; ``starting``: when, and how long that is expected to take."""
@@ -172,6 +179,12 @@ class DeviceLoop:
         for started, expected in (*((each.started, each.foreseen) for each in self._in_engine), *starting):
             until = max(until, started) + expected
         self._queue.busy_until(until)
+
+
+def _outcomes(batch: Batch[InFlight], answers: Sequence[Answer]) -> list[Outcome]:
+    """What comes of a batch in which nobody shares a run."""
+    placed = zip(batch.newest, answers, batch.variants, strict=True)
+    return [Outcome(item, answer, "recall", variant.given_up) for item, answer, variant in placed]
 
 
 def _part(answer: Answer, item: InFlight) -> Answer:

@@ -13,13 +13,15 @@ from consumer.serving.load_settings import LoadSettings, Step
 from engine.request import ItemIds, RecallRequest
 
 
-class Variant(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A request as it would run. ``tokens``: to be computed, at most; ``given_up``: steps that changed something."""
+class Variant(msgspec.Struct, eq=False, gc=False):
+    """A request as it would run, not to be changed. ``tokens``: to be computed, at most; ``given_up``: steps that
+    changed something.
+    """
 
     request: RecallRequest
     tokens: int
     work: Work
-    given_up: tuple[Step, ...] = ()
+    given_up: tuple[Step, ...]
 
 
 class Ladder:
@@ -33,11 +35,6 @@ class Ladder:
     def last(self) -> int:
         """The lowest step."""
         return len(self._steps)
-
-    def whole(self, request: RecallRequest, tokens: int) -> Variant:
-        """The request as it is."""
-        context = _context(request, tokens)
-        return Variant(request, tokens, Work.of(context, _rows(request.beam.widths), context - tokens))
 
     def variant(self, request: RecallRequest, tokens: int, step: int) -> Variant:
         """The request after ``step`` steps. ``tokens``: context tokens that have to be computed for all of it."""
@@ -55,6 +52,13 @@ class Ladder:
                 given_up.append(name)
         work = Work.of(context, _rows(request.beam.widths), context - tokens)
         return Variant(request, tokens, work, tuple(given_up))
+
+
+def work_of(request: RecallRequest, tokens: int) -> Work:
+    """Of the request as it is. ``tokens``: context tokens that have to be computed for it."""
+    context = tokens if request.session is None else _context(request, tokens)
+    rows = _rows(request.beam.widths)
+    return Work(tokens, tokens * (context - tokens / 2), rows, rows * context)
 
 
 def _context(request: RecallRequest, tokens: int) -> int:

@@ -2,10 +2,11 @@
 
 from bisect import bisect_left
 from collections.abc import Hashable, Iterator
+from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
 from consumer.serving.ladder import Ladder, Variant
-from engine.request import RecallRequest, Score
+from engine.request import RecallRequest
 
 
 class Queued(Protocol):
@@ -36,57 +37,58 @@ T = TypeVar("T", bound=Queued)
 Rank = tuple[int, float, int]
 
 
-class Waiting(Generic[T]):
-    """``key`` counts arrivals; ``whole`` is the request with nothing given up."""
+class Waiting(Variant, Generic[T], eq=False, gc=False):
+    """A request that waits, as it runs where nothing is given up. ``key`` counts arrivals."""
 
-    __slots__ = ("_ladder", "_less", "item", "key", "mode", "rank", "whole")
-
-    def __init__(self, item: T, key: int, ladder: Ladder) -> None:
-        self.item, self.key = item, key
-        asked = item.asked
-        self.mode: Score = asked.score
-        self.rank: Rank = (-item.priority, item.deadline, key)
-        self.whole = ladder.whole(asked, item.tokens)
-        self._ladder = ladder
-        self._less: list[Variant] | None = None
+    item: T
+    key: int
+    rank: Rank
+    ladder: Ladder
+    less: list[Variant] | None = None
 
     def variant(self, step: int) -> Variant:
         """The request after so many steps of the ladder."""
         if step == 0:
-            return self.whole
-        if self._less is None:
-            self._less = []
-        while len(self._less) < step:
-            self._less.append(self._ladder.variant(self.item.asked, self.item.tokens, len(self._less) + 1))
-        return self._less[step - 1]
+            return self
+        if self.less is None:
+            self.less = []
+        while len(self.less) < step:
+            self.less.append(self.ladder.variant(self.request, self.tokens, len(self.less) + 1))
+        return self.less[step - 1]
+
+
+_rank = attrgetter("rank")
 
 
 class UrgencyOrder(Generic[T]):
     """The highest priority first, within it the one that has to start first, then the older one."""
 
     def __init__(self) -> None:
-        self._ranks: list[Rank] = []
         self._waiting: list[Waiting[T]] = []
 
     def __len__(self) -> int:
-        return len(self._ranks)
+        return len(self._waiting)
 
     def __iter__(self) -> Iterator[Waiting[T]]:
         return iter(self._waiting)
 
-    def add(self, waiting: Waiting[T], alone: float) -> None:
-        """``alone``: seconds that it would take by itself."""
-        item = waiting.item
-        rank = waiting.rank = (-item.priority, item.deadline - alone, waiting.key)
-        at = bisect_left(self._ranks, rank)
-        self._ranks.insert(at, rank)
-        self._waiting.insert(at, waiting)
+    def first(self, most: int) -> list[Waiting[T]]:
+        """The most urgent ones."""
+        return self._waiting[:most]
+
+    def add(self, come: list[Waiting[T]]) -> None:
+        """Quick where few that wait are less urgent than these."""
+        come = sorted(come, key=_rank)
+        if self._waiting and come and come[0].rank < self._waiting[-1].rank:
+            at = bisect_left(self._waiting, come[0].rank, key=_rank)
+            come = sorted(self._waiting[at:] + come, key=_rank)
+            del self._waiting[at:]
+        self._waiting += come
 
     def remove(self, gone: list[Waiting[T]]) -> None:
         """Quick where they are the most urgent ones, in their order."""
         if self._waiting[: len(gone)] == gone:
-            del self._ranks[: len(gone)], self._waiting[: len(gone)]
+            del self._waiting[: len(gone)]
             return
         for waiting in gone:
-            at = bisect_left(self._ranks, waiting.rank)
-            del self._ranks[at], self._waiting[at]
+            del self._waiting[bisect_left(self._waiting, waiting.rank, key=_rank)]

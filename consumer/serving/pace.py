@@ -1,6 +1,6 @@
 """How long work takes, as decisions use it. Pure."""
 
-from consumer.serving.cost_model import CostModel, Work, WorkSum
+from consumer.serving.cost_model import CostModel, Line, Work, WorkSum
 from consumer.serving.ladder import Variant
 from consumer.serving.settings import BatchSettings
 from engine.request import Score
@@ -18,6 +18,10 @@ class Pace:
     def batch(self, mode: Score, work: Work | WorkSum) -> float:
         """Expected seconds of a batch."""
         return self._costs.foreseen(mode, work)
+
+    def line(self, mode: Score) -> Line:
+        """What ``batch`` goes by."""
+        return self._costs.trusted_line(mode)
 
     def caution(self, mode: Score) -> float:
         """So many times its expected seconds a batch hardly ever takes."""

@@ -96,7 +96,7 @@ class Simulation:
             if item.deadline <= now:
                 self._told.expired.append(item)
                 continue
-            self._batcher.add(item)
+            self._batcher.add([item])
             read += 1
         if read:
             self._told.longest_queue = max(self._told.longest_queue, len(self._batcher))
@@ -132,7 +132,7 @@ class Simulation:
                         self._told.late.append(item)
                         continue
                     self._told.answered.append((item, end))
-                    if run.given_up:
+                    if run.variant.given_up:
                         self._told.degraded.append(item)
             self._idle = not len(self._batcher)
 

@@ -1,10 +1,12 @@
 """A waiting request as the batcher sees it."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from consumer.serving.ladder import Ladder, work_of
+from consumer.serving.order import UrgencyOrder, Waiting
 from engine.request import BeamPolicy, RecallRequest
 
 FAR = 1e9
@@ -23,3 +25,13 @@ class Item:
     caller: str = ""
     run_key: Hashable | None = None
     asked: RecallRequest = field(default_factory=request)
+
+
+def order_of(items: Iterable[Item], ladder: Ladder, seconds: Callable[[Item], float]) -> UrgencyOrder[Item]:
+    """They wait, and each would take so many seconds by itself."""
+    order: UrgencyOrder[Item] = UrgencyOrder()
+    for key, item in enumerate(items):
+        rank = (-item.priority, item.deadline - seconds(item), key)
+        work = work_of(item.asked, item.tokens)
+        order.add([Waiting(item.asked, item.tokens, work, (), item, key, rank, ladder)])
+    return order

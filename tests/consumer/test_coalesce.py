@@ -93,12 +93,11 @@ def test_one_that_must_not_see_its_history_is_served_only_by_a_run_that_knows_al
 def test_a_run_answers_all_that_wait_for_it_and_the_others_get_their_own() -> None:
     made: Batcher[Item] = Batcher(BatchSettings(max_requests=4), LoadSettings(), CostModel(UNKNOWN))
     first, other, newest = Item(run_key="u"), Item(), Item(run_key="u", asked=request(events=9))
-    for item in (first, other, newest):
-        made.add(item)
+    made.add([first, other, newest])
     batch = made.take(0.0, idle=True)
     assert batch is not None
     assert [run.items for run in batch.runs] == [(first, newest), (other,)]
-    assert batch.runs[0].request is newest.asked
+    assert batch.runs[0].variant.request is newest.asked
     assert (len(made), made.tokens) == (0, 0)
 
 
@@ -107,7 +106,6 @@ def test_those_that_share_a_run_are_not_turned_away_in_vain() -> None:
     made: Batcher[Item] = Batcher(BatchSettings(max_requests=4), LoadSettings(headroom=0.0), costs)
     first, *mates = [Item(tokens=2, deadline=10.0, run_key="u") for _ in range(4)]
     single = [Item(tokens=2, deadline=10.0) for _ in range(5)]
-    for item in (first, *single, *mates):
-        made.add(item)
+    made.add([first, *single, *mates])
     made.relieve(0.0)
     assert [gone.item for gone in made.turned_away()] == single[4:]

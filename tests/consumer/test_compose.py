@@ -9,10 +9,9 @@ from consumer.serving.compose import Draft, Situation, compose, gather
 from consumer.serving.cost_model import UNKNOWN, CostModel, Prior, Work
 from consumer.serving.ladder import Ladder
 from consumer.serving.load_settings import LoadSettings
-from consumer.serving.order import UrgencyOrder, Waiting
 from consumer.serving.pace import Pace
 from consumer.serving.settings import BatchSettings
-from tests.consumer.queued_item import FAR, Item, request
+from tests.consumer.queued_item import FAR, Item, order_of, request
 
 SETTINGS = BatchSettings(max_requests=4, max_tokens=1_000)
 LADDER = Ladder(LoadSettings(degrade=("beam",)))
@@ -30,15 +29,13 @@ def draft(
     costs = CostModel(prior or Prior(1.0, 0.01, known=True))
     for _ in range(80):
         costs.observe("level", Work(tokens=100, rows=1), costs.predict("level", Work(tokens=100, rows=1)))
-    order: UrgencyOrder[Item] = UrgencyOrder()
-    for key, item in enumerate(items):
-        order.add(Waiting(item, key, LADDER), 0.0)
+    order = order_of(items, LADDER, lambda _: 0.0)
     last = LADDER.last if prior else 0
     return compose(order, Situation(start, idle, 0, last, pressed, strict), Pace(costs, SETTINGS), SETTINGS)
 
 
 def chosen(made: Draft[Item]) -> list[Item]:
-    return [waiting.item for waiting, _ in made.chosen]
+    return [waiting.item for waiting in made.chosen]
 
 
 def hopeless(made: Draft[Item]) -> list[Item]:
@@ -101,9 +98,9 @@ def test_a_batch_holds_one_score_mode() -> None:
 
 def test_one_that_is_in_time_only_with_less_gets_less() -> None:
     item = Item(deadline=2.0, asked=request(width=100))
-    ((_, variant),) = draft(item, prior=Prior(1.0, row=0.015, known=True)).chosen
+    (variant,) = draft(item, prior=Prior(1.0, row=0.015, known=True)).variants
     assert variant.given_up == ("beam",)
-    ((_, variant),) = draft(replace(item, deadline=3.0), prior=Prior(1.0, row=0.015, known=True)).chosen
+    (variant,) = draft(replace(item, deadline=3.0), prior=Prior(1.0, row=0.015, known=True)).variants
     assert variant.given_up == ()
 
 
@@ -121,11 +118,10 @@ def test_one_that_is_in_time_only_with_less_gets_less() -> None:
     )
 )
 def test_where_all_are_in_time_gathering_them_is_enough(items: list[Item]) -> None:
-    order: UrgencyOrder[Item] = UrgencyOrder()
-    for key, item in enumerate(items):
-        order.add(Waiting(item, key, LADDER), 0.0)
+    order = order_of(items, LADDER, lambda _: 0.0)
     careful = compose(order, Situation(0.0, True, 0, 1, False, True), Pace(CostModel(UNKNOWN), SETTINGS), SETTINGS)
-    quick = gather(order, SETTINGS)
-    assert quick.chosen == careful.chosen
-    assert (quick.tokens, quick.work) == (careful.tokens, careful.work)
-    assert quick.hopeless == careful.hopeless == []
+    plain = len({item.asked.score for item in items}) == 1 and all(item.run_key is None for item in items)
+    for quick in [gather(order, SETTINGS, plain=False), *([gather(order, SETTINGS, plain=True)] if plain else [])]:
+        assert (quick.chosen, quick.variants) == (careful.chosen, careful.variants)
+        assert (quick.tokens, quick.work) == (careful.tokens, careful.work)
+        assert quick.hopeless == careful.hopeless == []

@@ -1,5 +1,7 @@
 """Deadlines on the right clock, clamped, and in order."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,29 +46,40 @@ def test_a_budget_is_shared_and_never_negative() -> None:
     assert budget.left(13.0) == 0.0
 
 
-@given(st.lists(st.tuples(st.sampled_from(["add", "discard", "tightest"]), st.floats(0, 1e6)), max_size=300))
-def test_the_heap_always_knows_the_tightest_deadline(steps: list[tuple[str, float]]) -> None:
-    heap = DeadlineHeap()
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["add", "leave", "tightest"]), st.lists(st.floats(0, 1e6), max_size=5), st.floats(0, 1)
+        ),
+        max_size=300,
+    )
+)
+def test_the_heap_always_knows_the_tightest_deadline(steps: list[tuple[str, list[float], float]]) -> None:
     live: dict[int, float] = {}
-    for key, (step, deadline) in enumerate(steps):
+    heap = DeadlineHeap(live)
+    keys = itertools.count()
+    for step, deadlines, share in steps:
         if step == "add":
-            heap.add(key, deadline)
-            live[key] = deadline
-        elif step == "discard" and live:
-            gone = next(iter(live))
-            heap.discard([gone])
-            del live[gone]
-        tightest = heap.tightest()
-        assert (tightest[0] if tightest else None) == min(live.values(), default=None)
-        assert len(heap) == len(live)
+            come = [(deadline, next(keys)) for deadline in deadlines]
+            live.update({key: deadline for deadline, key in come})
+            heap.add(come)
+        elif step == "leave" and live:
+            del live[list(live)[int(share * (len(live) - 1))]]
+            heap.trim()
+        assert heap.tightest() == min([(deadline, key) for key, deadline in live.items()], default=None)
 
 
-def test_the_heap_does_not_keep_what_has_left() -> None:
-    heap = DeadlineHeap()
+@pytest.mark.parametrize("later", [1.0, -1.0])
+def test_the_heap_does_not_keep_what_has_left(later: float) -> None:
+    live = {-1: 0.0}
+    heap = DeadlineHeap(live)
+    heap.add([(-1e9, -1)])
     for key in range(10_000):
-        heap.add(key, 1e9 + key)
-        heap.discard([key])
-    assert len(heap._heap) < 200  # noqa: SLF001  nothing else shows what it keeps
+        live[key] = 1e9 + later * key
+        heap.add([(live[key], key)])
+        del live[key]
+        heap.trim()
+    assert len(heap) < 200
 
 
 def test_an_outage_runs_from_the_first_sign_of_trouble_to_a_sign_of_life() -> None:

@@ -5,18 +5,15 @@ from hypothesis import strategies as st
 
 from consumer.serving.ladder import Ladder
 from consumer.serving.load_settings import LoadSettings
-from consumer.serving.order import UrgencyOrder, Waiting
 from consumer.serving.quotas import Loser, in_time, losers
-from tests.consumer.queued_item import Item
+from tests.consumer.queued_item import Item, order_of
 
 LADDER = Ladder(LoadSettings())
 
 
 def lost(*items: Item, shares: dict[str, float] | None = None) -> list[Loser[Item]]:
     """Requests take ``tokens`` seconds each."""
-    order: UrgencyOrder[Item] = UrgencyOrder()
-    for key, item in enumerate(items):
-        order.add(Waiting(item, key, LADDER), item.tokens)
+    order = order_of(items, LADDER, lambda item: item.tokens)
     arguments = (order, 0.0, lambda waiting: waiting.item.tokens, lambda waiting: waiting.item.deadline)
     found = losers(*arguments, shares or {})
     assert in_time(*arguments) == (not found)
