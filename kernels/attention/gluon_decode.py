@@ -12,15 +12,14 @@ from kernels.attention.gluon_pages import (
     ROWS,
     STAGES,
     attend_pages,
-    copy_in,
     end_last,
     load_queries,
-    make_barriers,
     produce,
     start_last,
     store_rows,
 )
 from kernels.attention.triton_splits import LOG2_E, Parts, split_size
+from kernels.bulk_copies import copy_in, make_barriers
 
 
 @gluon.jit
@@ -149,10 +148,10 @@ def attend_beams(
     k_ring = gl.allocate_shared_memory(gl.bfloat16, [STAGES, PAGE, DIM], keys.layout)
     v_ring = gl.allocate_shared_memory(gl.bfloat16, [STAGES, PAGE, DIM], values.layout)
     q_full = make_barriers(1, 4)
-    k_full = make_barriers(1)
-    v_full = make_barriers(1)
-    k_empty = make_barriers(2)
-    v_empty = make_barriers(2)
+    k_full = make_barriers(1, STAGES)
+    v_full = make_barriers(1, STAGES)
+    k_empty = make_barriers(2, STAGES)
+    v_empty = make_barriers(2, STAGES)
     fence_async_shared()
     gl.warp_specialize(
         [

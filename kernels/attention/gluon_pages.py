@@ -12,24 +12,15 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     mbarrier,
-    tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
 
+from kernels.bulk_copies import copy_in
+
 STAGES = gl.constexpr(2)
 ROWS = gl.constexpr(64)
 """Rows of one warp group."""
-copy_in = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
-
-
-@gluon.jit
-def make_barriers(arrivals: gl.constexpr, count: gl.constexpr = STAGES):
-    layout: gl.constexpr = mbarrier.MBarrierLayout()
-    barriers = gl.allocate_shared_memory(gl.int64, [count, 1], layout)
-    for i in gl.static_range(count):
-        mbarrier.init(barriers.index(i), count=arrivals)
-    return barriers
 
 
 @gluon.jit

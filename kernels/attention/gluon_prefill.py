@@ -15,7 +15,6 @@ from kernels.attention.gluon_pages import (
     attend_pages,
     end_last,
     load_queries,
-    make_barriers,
     produce,
     start_last,
     store_rows,
@@ -23,6 +22,7 @@ from kernels.attention.gluon_pages import (
 from kernels.attention.splits import PROMPTS, PromptRule
 from kernels.attention.triton_prompts import PromptParts, prompt_split_size
 from kernels.attention.triton_splits import LOG2_E
+from kernels.bulk_copies import make_barriers
 
 
 @gluon.jit
@@ -155,10 +155,10 @@ def attend_causal(
     queries = gl.allocate_shared_memory(gl.bfloat16, [2, ROWS, DIM], shared)
     k_ring = gl.allocate_shared_memory(gl.bfloat16, [STAGES, PAGE, DIM], keys.layout)
     v_ring = gl.allocate_shared_memory(gl.bfloat16, [STAGES, PAGE, DIM], values.layout)
-    k_full = make_barriers(1)
-    v_full = make_barriers(1)
-    k_empty = make_barriers(2)
-    v_empty = make_barriers(2)
+    k_full = make_barriers(1, STAGES)
+    v_full = make_barriers(1, STAGES)
+    k_empty = make_barriers(2, STAGES)
+    v_empty = make_barriers(2, STAGES)
     fence_async_shared()
     gl.warp_specialize(
         [

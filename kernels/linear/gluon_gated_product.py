@@ -11,12 +11,13 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
 from kernels.attention.choice import multiprocessors
+from kernels.bulk_copies import make_barriers
 from kernels.linear.gluon_product import (
     GROUPS,
     OUTPUTS,
     ROWS,
+    STAGES,
     bring_tiles,
-    make_barriers,
     make_rings,
     make_staging,
     multiply_tile,
@@ -50,8 +51,8 @@ def multiply_and_gate(x, weight, out, T, N, K, row_blocks, output_blocks):
     """As many programs as the device runs at once. ``out``: ``[T, N]``."""
     x_ring, weight_ring = make_rings(x, weight)
     staging = make_staging(HALF)
-    full = make_barriers(1)
-    empty = make_barriers(GROUPS)
+    full = make_barriers(1, STAGES)
+    empty = make_barriers(GROUPS, STAGES)
     fence_async_shared()
     gl.warp_specialize(
         [

@@ -8,12 +8,13 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
 from kernels.attention.choice import multiprocessors
+from kernels.bulk_copies import make_barriers
 from kernels.linear.gluon_product import (
     GROUPS,
     OUTPUTS,
     ROWS,
+    STAGES,
     bring_tiles,
-    make_barriers,
     make_rings,
     multiply_tile,
     place_of,
@@ -49,8 +50,8 @@ def multiply_and_sum(
 ):  # fmt: skip
     """As many programs as the device runs at once. ``peaks``, ``totals``: as in ``triton_log_sum_exp``."""
     x_ring, weight_ring = make_rings(x, weight)
-    full = make_barriers(1)
-    empty = make_barriers(GROUPS)
+    full = make_barriers(1, STAGES)
+    empty = make_barriers(GROUPS, STAGES)
     fence_async_shared()
     gl.warp_specialize(
         [

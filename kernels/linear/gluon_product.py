@@ -11,7 +11,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernels.attention.gluon_pages import copy_in
+from kernels.bulk_copies import copy_in
 
 GROUPS = gl.constexpr(2)
 """Warp groups that multiply."""
@@ -42,15 +42,6 @@ def paired_descriptor(weight: Tensor) -> TensorDescriptor:
 
 def _descriptor(x: Tensor, block: list[int]) -> TensorDescriptor:
     return TensorDescriptor.from_tensor(x, block, gl.NVMMASharedLayout.get_default_for(block, gl.bfloat16))
-
-
-@gluon.jit
-def make_barriers(arrivals: gl.constexpr):
-    layout: gl.constexpr = mbarrier.MBarrierLayout()
-    barriers = gl.allocate_shared_memory(gl.int64, [STAGES, 1], layout)
-    for i in gl.static_range(STAGES):
-        mbarrier.init(barriers.index(i), count=arrivals)
-    return barriers
 
 
 @gluon.jit
