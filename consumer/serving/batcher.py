@@ -65,7 +65,7 @@ class Batcher(Generic[T]):
             request, tokens, deadline = item.asked, item.tokens, item.deadline
             if request.score != mode:
                 mode = request.score
-                batch, token, token_key, row, row_key = self._pace.line(mode)
+                batch, token, token_key, row, row_key = self._pace.coefficients(mode)
             work = work_of(request, tokens)
             alone = batch + token * tokens + token_key * work.token_keys + row * work.rows + row_key * work.row_keys
             rank = (-item.priority, deadline - alone, key)

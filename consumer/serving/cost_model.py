@@ -3,26 +3,19 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
+from consumer.serving.gains import CLIP, NOISE, Gains, Terms
 from engine.request import Score
 
 TRUSTED_AFTER = 3
 """Batches of a score mode after which its predictions may turn requests away."""
 
-_SPREAD = 0.5
-_DRIFT = 0.03
-_NOISE = 0.05
-_CLIP = 3.0
 _SMOOTHING = 0.1
 _FAR_OFF = 4.0
 _FAR_OFF_FOR = 4
-_UNIT: Final = np.eye(5)
-_DRIFTED: Final = _UNIT * _DRIFT**2
 
 
 class Work(msgspec.Struct, frozen=True, gc=False):
@@ -101,15 +94,12 @@ class Prior:
     known: bool = False
 
     @property
-    def seconds(self) -> NDArray[np.float64]:
-        """``[5]``, the batch first."""
-        return np.array([self.batch, self.token, self.token_key, self.row, self.row_key])
+    def seconds(self) -> Terms:
+        """The batch first."""
+        return self.batch, self.token, self.token_key, self.row, self.row_key
 
 
-Line = tuple[float, float, float, float, float]
-"""Seconds of any batch, and of each unit of ``Work``."""
-
-_NO_LINE: Final[Line] = (0.0,) * 5
+_NOTHING: Final[Terms] = (0.0,) * 5
 
 UNKNOWN = Prior(0.005, 1e-5, 1e-9, 1e-5, 1e-9)
 """Of a small model on a few CPU cores; the first batch corrects it."""
@@ -130,10 +120,10 @@ class CostModel:
         line = self._modes[mode]
         return line.predict(work) if line.trusted else 0.0
 
-    def trusted_line(self, mode: Score) -> Line:
-        """What ``foreseen`` goes by."""
+    def coefficients(self, mode: Score) -> Terms:
+        """What ``foreseen`` goes by: seconds of any batch, and of each unit of ``Work``."""
         line = self._modes[mode]
-        return line.coefficients if line.trusted else _NO_LINE
+        return line.coefficients if line.trusted else _NOTHING
 
     def share(self, mode: Score, work: Work) -> float:
         """Seconds that requests add to a batch that runs anyway."""
@@ -162,10 +152,9 @@ class CostModel:
 
 @dataclass(slots=True)
 class _Line:
-    """Recursive least squares on relative errors, with forgetting (a random walk of the gains) and clipped residuals.
+    """Gains multiply the prior's seconds. The first batch scales them all: a prior that is wrong by a factor is right
+    from then on.
 
-    The gains multiply the prior's seconds. The first batch scales them all: a prior that is wrong by a factor is right
-    from then on. The gains' variance is bounded, so directions that the traffic never shows stay where they are.
     Steps are of the size of the scale, so where that is far off for some batches (the first one was an exception, the
     device has changed) the line begins anew. ``far_off``: batches in a row, negative where they took less.
     """
@@ -173,16 +162,13 @@ class _Line:
     prior: Prior
     count: int = 0
     error: float = 0.2
-    gains: NDArray[np.float64] = field(default_factory=lambda: np.ones(5))
-    variance: NDArray[np.float64] = field(default_factory=lambda: np.eye(5) * _SPREAD**2)
+    gains: Gains = field(default_factory=Gains)
     scale: float = 1.0
     far_off: int = 0
-    coefficients: Line = _NO_LINE
+    coefficients: Terms = _NOTHING
     trusted: bool = False
-    _seconds: NDArray[np.float64] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._seconds = self.prior.seconds
         self._refresh()
 
     @property
@@ -198,25 +184,24 @@ class _Line:
         return token * work.tokens + token_key * work.token_keys + row * work.rows + row_key * work.row_keys
 
     def observe(self, work: Work, seconds: float) -> None:
-        parts = self._seconds * (1.0, work.tokens, work.token_keys, work.rows, work.row_keys)
-        expected = float(parts.sum())
+        batch, token, token_key, row, row_key = self.prior.seconds
+        token, token_key, row = token * work.tokens, token_key * work.token_keys, row * work.rows
+        row_key *= work.row_keys
+        expected = batch + token + token_key + row + row_key
         if not (0 < expected < inf and 0 < seconds < inf):
             return
         predicted, scale = self.predict(work), seconds / expected
         self.far_off = self._side(predicted, seconds)
         if not self.count or abs(self.far_off) == _FAR_OFF_FOR:
-            self._begin(scale)
+            self.scale, self.far_off, self.gains = scale, 0, Gains()
         else:
-            self._correct(parts / expected, scale / self.scale)
+            parts = batch / expected, token / expected, token_key / expected, row / expected, row_key / expected
+            self.gains.correct(parts, scale / self.scale, self.error)
         if self.count:
             wrong = abs(predicted - seconds) / seconds
-            self.error += _SMOOTHING * (min(wrong, _CLIP * self.error + _NOISE) - self.error)
+            self.error += _SMOOTHING * (min(wrong, CLIP * self.error + NOISE) - self.error)
         self.count += 1
         self._refresh()
-
-    def _begin(self, scale: float) -> None:
-        self.scale, self.far_off = scale, 0
-        self.gains, self.variance = np.ones(5), _UNIT * _SPREAD**2
 
     def _side(self, predicted: float, seconds: float) -> int:
         """``far_off`` after this batch."""
@@ -224,18 +209,15 @@ class _Line:
             return max(self.far_off, 0) + 1
         return min(self.far_off, 0) - 1 if seconds * _FAR_OFF < predicted else 0
 
-    def _correct(self, parts: NDArray[np.float64], gain: float) -> None:
-        self.variance += _DRIFTED
-        self.variance *= min(1.0, 5 * _SPREAD**2 / float(self.variance.trace()))
-        towards: Any = self.variance @ parts
-        spread = float(parts @ towards) + _NOISE**2
-        residual = gain - float(parts @ self.gains)
-        most = _CLIP * max(spread**0.5, self.error)
-        self.gains += towards * (min(max(residual, -most), most) / spread)
-        np.maximum(self.gains, 0.0, out=self.gains)
-        self.variance -= towards[:, None] * (towards / spread)
-
     def _refresh(self) -> None:
-        batch, token, token_key, row, row_key = (self.gains * self._seconds * self.scale).tolist()
-        self.coefficients = (batch, token, token_key, row, row_key)
+        batch, token, token_key, row, row_key = self.prior.seconds
+        g0, g1, g2, g3, g4 = self.gains.values
+        scale = self.scale
+        self.coefficients = (
+            g0 * batch * scale,
+            g1 * token * scale,
+            g2 * token_key * scale,
+            g3 * row * scale,
+            g4 * row_key * scale,
+        )
         self.trusted = self.prior.known or self.count >= TRUSTED_AFTER

@@ -1,6 +1,7 @@
 """How long work takes, as decisions use it. Pure."""
 
-from consumer.serving.cost_model import CostModel, Line, Work, WorkSum
+from consumer.serving.cost_model import CostModel, Work, WorkSum
+from consumer.serving.gains import Terms
 from consumer.serving.ladder import Variant
 from consumer.serving.settings import BatchSettings
 from engine.request import Score
@@ -19,9 +20,9 @@ class Pace:
         """Expected seconds of a batch."""
         return self._costs.foreseen(mode, work)
 
-    def line(self, mode: Score) -> Line:
+    def coefficients(self, mode: Score) -> Terms:
         """What ``batch`` goes by."""
-        return self._costs.trusted_line(mode)
+        return self._costs.coefficients(mode)
 
     def caution(self, mode: Score) -> float:
         """So many times its expected seconds a batch hardly ever takes."""
