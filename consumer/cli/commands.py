@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import re
 from collections.abc import Sequence
 from typing import Any, cast, get_args
 
@@ -50,7 +51,8 @@ def run(arguments: Sequence[str]) -> int:
     except ValidationError as error:
         return _fail(EXIT_USAGE, name, describe(error))
     except SettingsError as error:
-        return _fail(EXIT_USAGE, name, str(error).splitlines()[0].removeprefix("error parsing CLI: "))
+        said = str(error).splitlines()[0].removeprefix("error parsing CLI: ")
+        return _fail(EXIT_USAGE, name, said + _hint(rest, said))
     except (RecallstreamError, OSError) as error:
         return _fail(EXIT_FAILURE, name, str(error))
     except SystemExit as stop:
@@ -87,6 +89,12 @@ def _load(name: str) -> type[BaseSettings]:
     bases = (command,) if issubclass(command, BaseSettings) else (command, ArgumentsOnly)
     named: dict[str, Any] = {"__doc__": inspect.getdoc(command), "__module__": __name__}
     return cast(type[BaseSettings], create_model(command.__name__, __base__=bases, __cls_kwargs__=conventions, **named))
+
+
+def _hint(words: Sequence[str], said: str) -> str:
+    """Settings that follow a sub-command are unknown to argparse."""
+    after = re.match(r"unrecognized arguments: --\w+\.", said) and not words[0].startswith("-")
+    return "; settings stand before the sub-command" if after else ""
 
 
 def _kebab_case(word: str) -> str:

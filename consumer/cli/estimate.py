@@ -62,7 +62,7 @@ class Estimate(BaseModel):
 
         sheet = DEVICES[self.gpu]
         if self.precision == "fp8" and not sheet.fp8:
-            raise SettingsError(f"precision fp8: a {self.gpu} has no float8 products")
+            raise SettingsError(f"precision fp8: {self.gpu} has no float8 products")
         return Device(
             memory=sheet.memory if self.memory_gb is None else self.memory_gb * 1e9,
             operations=sheet.operations if self.tflops is None else self.tflops * 1e12,

@@ -62,7 +62,10 @@ class Build(BaseModel):
         console = Console()
         console.print(_levels_table(sids))
         for line in _collision_lines(sids, self.collisions):
-            console.print(line, highlight=False)
+            console.print(line, highlight=False, soft_wrap=True)
+        levels = ",".join(map(str, sids.sizes))
+        command = f"recallstream catalog build {self.output} --model NAME --levels {levels} --output FILE"
+        console.print(f"next: {command}", highlight=False, markup=False, soft_wrap=True)
 
     def _sizes(self) -> tuple[int, ...]:
         try:
@@ -104,6 +107,4 @@ def _collision_lines(sids: "Sids", collisions: Collisions) -> list[str]:
     share = f"{sids.colliding:,} of {items:,} items ({sids.colliding / items:.2%})"
     lines = [f"{sids.distinct:,} distinct SIDs; {share} are not alone on theirs, at most {sids.most:,} on one"]
     told = f"told apart by level {len(sids.sizes)}" if collisions == "extra" else "share it, the nearest first (rank)"
-    lines.append(f"items on one SID {told}")
-    lines.append(f"next: recallstream catalog build TABLE --model NAME --levels {','.join(map(str, sids.sizes))}")
-    return lines
+    return [*lines, f"items on one SID {told}"]

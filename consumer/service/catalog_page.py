@@ -18,13 +18,17 @@ def styled(page: str) -> str:
 def catalog_page(catalog: Mapping[str, Any]) -> str:
     """HTML of ``ServiceStatus.catalog``."""
     here, fleet = catalog["here"], catalog["fleet"] or {}
+    tables = {
+        "Versions": _versions(fleet.get("versions", ()), here),
+        "Instances": _instances(fleet.get("instances", ())),
+        "Pins": _pins(fleet.get("pins", {})),
+        "Quarantine": _quarantine(fleet, catalog["instance"], here),
+    }
+    nothing = f'<p class="label">{"none" if "versions" in fleet else "Redis was not read yet"}</p>'
     parts = [
         _notice(fleet.get("error")),
         _section("This instance", _own(catalog["instance"], here)),
-        _section("Versions", _versions(fleet.get("versions", ()), here)),
-        _section("Instances", _instances(fleet.get("instances", ()))),
-        _section("Pins", _pins(fleet.get("pins", {}))),
-        _section("Quarantine", _quarantine(fleet, catalog["instance"], here)),
+        *(_section(title, table or nothing) for title, table in tables.items()),
     ]
     return styled(_file("catalog.html")).replace("{{main}}", "\n".join(parts))
 
@@ -125,10 +129,10 @@ def troubles(instance: Mapping[str, Any]) -> list[str]:
 
 def _table(name: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, names: int, words: int) -> str:
     """``rows``: a version or a name as text, then HTML. The first ``names`` columns after it, and the last ``words``,
-    stand at the left.
+    stand at the left. Without rows there is none.
     """
     if not rows:
-        return f'<p id="{name}" class="label">none</p>'
+        return ""
 
     def kind(column: int) -> str:
         if column >= len(heads) - words:

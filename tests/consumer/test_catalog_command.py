@@ -1,5 +1,6 @@
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,7 +53,9 @@ def test_build_writes_a_readable_file_and_says_what_is_in_it(tmp_path: Path, cap
     assert (catalog.model, catalog.trie.sizes, catalog.trie.items, catalog.trie.leaves) == ("m", (4, 4), 3, 2)
     said = capsys.readouterr().out
     assert version in said
-    assert "1 (at most 2 items on one)" in said
+    rows = [re.split(" *│ *", line)[1:3] for line in said.splitlines() if "│" in line]
+    assert ["SIDs of several items", "1"] in rows
+    assert ["most items on one SID", "2"] in rows
 
 
 def test_build_takes_model_and_levels_from_a_model_directory(tmp_path: Path) -> None:

@@ -76,7 +76,12 @@ def test_a_process_without_a_model_yet_has_a_page() -> None:
     empty = {"instance": "i1", "here": here | {"resident": {}, "condemned": {}, "kept": {}}, "fleet": None}
     page = catalog_page(empty)
     assert "none yet" in page
-    assert page.count('class="label">none<') == 4
+    assert page.count('class="label">Redis was not read yet<') == 4
+
+
+def test_what_redis_does_not_have_is_none_once_it_was_read(source: Source) -> None:
+    source.fleet = dict.fromkeys(("versions", "instances"), ()) | {"pins": {}, "quarantine": {}, "error": None}
+    assert catalog_page(source.catalog()).count('class="label">none<') == 4
 
 
 @pytest.fixture

@@ -102,6 +102,13 @@ def test_flags_may_be_spelled_with_dashes_or_as_the_settings_are(model: Path) ->
         assert main(["serve", "--check", f"--engine.model={model}", flag]) == 0
 
 
+def test_a_setting_behind_the_sub_command_is_told_where_it_belongs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dead-letters", "list", "--kafka.group-id=g"]) == 2
+    assert error_line(capsys).endswith("--kafka.group-id=g; settings stand before the sub-command")
+    assert main(["serve", "--kafka.nothing=1"]) == 2
+    assert error_line(capsys).endswith("unrecognized arguments: --kafka.nothing=1")
+
+
 def test_check_reads_the_model_directory(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--check", "--engine.model=absent"]) == 1
     assert "absent/sid.json: No such file" in error_line(capsys)

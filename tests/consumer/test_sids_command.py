@@ -23,9 +23,9 @@ def test_embeddings_become_a_catalog(tmp_path: Path, vectors: np.ndarray, capsys
     assert main(["sids", "build", str(tmp_path / "e.npy"), "--levels", "8,4", "--output", str(items)]) == 0
     said = capsys.readouterr().out
     assert "200 items" in said
-    levels = said.partition("--levels ")[2].split()[0]
-    assert levels.startswith("8,4,")
-    assert main(["catalog", "build", str(items), "--model", "m", "--levels", levels, "--output", str(output)]) == 0
+    assert "--levels 8,4," in said
+    words = said.partition("next: recallstream ")[2].split()
+    assert main([{"NAME": "m", "FILE": str(output)}.get(word, word) for word in words]) == 0
     catalog = blob.decode(output.read_bytes())
     assert (catalog.items, catalog.leaves) == (200, 200)
 
