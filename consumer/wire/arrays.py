@@ -12,11 +12,14 @@ from engine.request import ItemIds
 
 _INT64 = np.dtype("<i8")
 _INT32 = np.dtype("<i4")
+ID_BYTES = _INT64.itemsize
+_IS_NATIVE = _INT64.isnative
+_BINARY = (bytearray, bytes)
 
 
 def read_item_ids(name: str, content: Any, most: int, max_string: int) -> ItemIds:
     """An array of 64-bit ints or of strings, or binary int64, as int64 ``[n]`` or a list of strings."""
-    if isinstance(content, bytes | bytearray):
+    if isinstance(content, _BINARY):
         return _from_binary(name, content, _INT64, most)
     kinds = _kinds(name, content)
     if kinds == {str}:
@@ -31,11 +34,17 @@ def read_item_ids(name: str, content: Any, most: int, max_string: int) -> ItemId
 
 def read_tokens(name: str, content: Any, most: int) -> NDArray[np.int32]:
     """An array of 32-bit ints, or binary int32, as int32 ``[n]``."""
-    if isinstance(content, bytes | bytearray):
+    if isinstance(content, _BINARY):
         return _from_binary(name, content, _INT32, most)
     if not _kinds(name, content) <= {int}:
         raise RequestError("bad_request", f"{name}: token ids must be ints")
     return _from_ints(name, content, np.dtype(np.int32))
+
+
+def ids_from_binary(content: bytearray) -> NDArray[np.int64]:
+    """Int64 ``[n]`` over ``content``. Raises ValueError if that has no whole number of them."""
+    ids = np.frombuffer(content, _INT64)
+    return ids if _IS_NATIVE else ids.astype(np.int64)
 
 
 def binary_of(name: str, content: Any, codec: Codec) -> Any:
@@ -69,4 +78,4 @@ def _from_binary(name: str, content: bytes | bytearray, little_endian: np.dtype[
         raise RequestError("too_large", f"{name}: {size // step} entries, at most {most} are allowed")
     writable = content if isinstance(content, bytearray) else bytearray(content)
     array = np.frombuffer(writable, little_endian)
-    return array if array.dtype.isnative else array.astype(little_endian.newbyteorder("="))
+    return array if _IS_NATIVE else array.astype(little_endian.newbyteorder("="))

@@ -11,19 +11,23 @@ import msgspec
 from msgspec import Meta, Raw
 from msgspec.structs import force_setattr
 
-from consumer.wire.arrays import read_item_ids, read_tokens
+from consumer.wire.arrays import ID_BYTES, ids_from_binary, read_item_ids, read_tokens
 from consumer.wire.events import EventFields, WireEvent, to_event
 from consumer.wire.fields import MAX_LABELS, MAX_WIDTHS, Beam, Count, Filter, Int64, JsonRequest, WireRequest
 from consumer.wire.settings import WireLimits
 from engine.errors import RequestError
-from engine.request import NO_ITEMS
+from engine.request import NO_ITEMS, ItemIds
 
 _MAPS = frozenset({"beam", "filter", "labels", "context"})
 _NIL = 0xC0
 _BRACE = ord("{")
+_EMPTY_MAP = 0x80
+"""The first byte of a map in msgpack says how many entries it has, up to 15."""
 
 PACKED_EVENT = b"\xa4type\xa5event"
 """What an event in msgpack holds, and seldom anything else."""
+HEAD = 64
+"""Bytes in which a client writes that early."""
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -50,23 +54,19 @@ class QuickReader:
         """None: not for this reader."""
         if len(value) > self._bytes:
             return None
-        typed, entries_of = (self._json, _json_entries) if value[0] == _BRACE else (self._msgpack, _msgpack_entries)
+        packed = value[0] != _BRACE
         try:
-            wire = typed(value)
-            entries = entries_of(value)
-            if entries is None:
-                return None
-            if not _MAPS.isdisjoint(entries):
-                for name in _MAPS & entries.keys():
-                    if entries_of(bytes(entries[name])) is None:
-                        return None
+            wire = self._msgpack(value) if packed else self._json(value)
             history, append, tokens = wire.history, wire.append, wire.tokens
-            if (history is not None) + (append is not None) + (tokens is not None) > 1 or wire.explain:
+            contexts = (history is not None) + (append is not None) + (tokens is not None)
+            if contexts > 1 or wire.explain:
+                return None
+            if not (packed and contexts + _scalars(wire) == value[0] - _EMPTY_MAP) and _is_repeated(value, packed):
                 return None
             if history is not None:
-                force_setattr(wire, "history", read_item_ids("history", history, self._history, self._string))
+                force_setattr(wire, "history", self._ids("history", history))
             elif append is not None:
-                force_setattr(wire, "append", read_item_ids("append", append, self._history, self._string))
+                force_setattr(wire, "append", self._ids("append", append))
             elif tokens is not None:
                 if wire.exclude_history:
                     return None
@@ -74,9 +74,15 @@ class QuickReader:
             if wire.exclude is not NO_ITEMS:
                 exclude = read_item_ids("exclude", wire.exclude, self._exclude, self._string)
                 force_setattr(wire, "exclude", exclude)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, RequestError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError, RequestError):
             return None
         return wire
+
+    def _ids(self, name: str, content: Any) -> ItemIds:
+        """What binary holds has been counted."""
+        if type(content) is bytearray:
+            return ids_from_binary(content)
+        return read_item_ids(name, content, self._history, self._string)
 
     def read_event(self, value: bytes, user: str | None) -> WireEvent | None:
         """An event in msgpack; ``user``: whom the record's key names. None: not for this reader."""
@@ -89,6 +95,29 @@ class QuickReader:
             return to_event(fields, fields.items, user, "msgpack", self._limits)
         except (msgspec.MsgspecError, UnicodeDecodeError, RequestError):
             return None
+
+
+def _scalars(wire: WireRequest) -> int:
+    """How many entries of a request in msgpack certainly were there, of those that hold nothing that may repeat itself.
+
+    If these and its context are as many as its map has, none was there twice.
+    """
+    return (
+        1  # its id
+        + (wire.v is not None)
+        + (wire.user_id is not None)
+        + (wire.top_k is not None)
+        + (wire.deadline_ms is not None)
+        + (wire.template is not None)
+        + (wire.catalog is not None)
+    )
+
+
+def _is_repeated(value: bytes, packed: bool) -> bool:
+    """Whether a key may stand twice in a map of the request."""
+    entries_of = _msgpack_entries if packed else _json_entries
+    entries = entries_of(value)
+    return entries is None or any(entries_of(bytes(entries[name])) is None for name in _MAPS & entries.keys())
 
 
 _packed = msgspec.msgpack.Decoder(dict[str, Raw]).decode
@@ -121,6 +150,8 @@ def _typed(base: type[WireRequest], limits: WireLimits) -> type[WireRequest]:
     """A request with the limits in its types, its arrays as they came. A size is checked before it is allocated."""
     text, name = _text(0, limits.max_string), _text(1, limits.max_string)
     item, token = Int64 | text, Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+    binary = Annotated[bytearray, Meta(max_length=ID_BYTES * limits.max_history)]  # an array lies in it as it is
+    ids = binary | _list(item, limits.max_history)
     widths, tags, some_tags = (
         _tuple(Count, 1, MAX_WIDTHS),
         _tuple(name, 0, limits.max_tags),
@@ -129,8 +160,8 @@ def _typed(base: type[WireRequest], limits: WireLimits) -> type[WireRequest]:
     return _with(
         base,
         v=(Literal[1] | None, None),
-        history=(bytearray | _list(item, limits.max_history) | None, None),  # an array may lie in it as it is
-        append=(bytearray | _list(item, limits.max_history) | None, None),
+        history=(ids | None, None),
+        append=(ids | None, None),
         tokens=(bytearray | _list(token, limits.max_tokens) | None, None),
         exclude=(_list(item, limits.max_exclude), NO_ITEMS),
         template=(name | None, None),

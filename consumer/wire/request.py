@@ -25,7 +25,7 @@ from consumer.wire.fields import (
     RequestFields,
     WireRequest,
 )
-from consumer.wire.quick import PACKED_EVENT, QuickReader
+from consumer.wire.quick import HEAD, PACKED_EVENT, QuickReader
 from consumer.wire.settings import RecallDefaults, WireLimits
 from engine.errors import RequestError
 from engine.request import NO_ITEMS, BeamPolicy, RecallRequest, TagFilter
@@ -42,15 +42,18 @@ class RequestDecoder:
 
     def decode(self, value: bytes | None, key: bytes | None) -> WireRequest | WireEvent:
         """One record. Raises ``WireError`` and nothing else, whatever the bytes."""
-        if value and PACKED_EVENT in value and (event := self._quick.read_event(value, user_of(key))):
-            return event
-        wire = self._quick.read(value) if value else None
-        if wire is None:
+        if not value:
             return read_carefully(value, key, self._limits)
+        quick = self._quick
+        if value.find(PACKED_EVENT, 0, HEAD) >= 0 and (event := quick.read_event(value, user_of(key))):
+            return event
+        wire = quick.read(value)
+        if wire is None:
+            return quick.read_event(value, user_of(key)) or read_carefully(value, key, self._limits)
         if not wire.user_id:
             force_setattr(wire, "user_id", user_of(key))
-        if wire.user_id is None and wire.history is None and wire.tokens is None:
-            return read_carefully(value, key, self._limits)
+            if wire.user_id is None and wire.history is None and wire.tokens is None:
+                return read_carefully(value, key, self._limits)
         return wire
 
 

@@ -145,6 +145,30 @@ def quick_and_careful_agree(value: bytes) -> bool:
     return True
 
 
+ENTRIES = [
+    ("request_id", "r"),
+    ("v", 1),
+    ("user_id", "u"),
+    ("top_k", 5),
+    ("deadline_ms", 9),
+    ("template", "home"),
+    ("catalog", "v1"),
+    ("history", bytes(16)),
+    ("append", bytes(8)),
+    ("labels", {"arm": "b"}),
+    ("exclude_history", False),
+    ("priority", 5),
+]
+
+
+@given(st.lists(st.sampled_from([*ENTRIES, *((name, None) for name, _ in ENTRIES)]), max_size=9))
+def test_a_key_that_stands_twice_is_never_taken_whatever_else_the_map_holds(entries: list[tuple[str, Any]]) -> None:
+    entries = [("request_id", "r"), *entries]
+    value = bytes([0x80 + len(entries)]) + b"".join(msgpack.packb(part) for entry in entries for part in entry)
+    taken = quick_and_careful_agree(value)
+    assert not (taken and len(dict(entries)) < len(entries))
+
+
 def test_the_quick_reader_takes_nothing_that_the_careful_one_would_not_take_alike() -> None:
     rng = random.Random(20_251_129)
     taken = sum(quick_and_careful_agree(mutated(rng)) for _ in range(RECORDS))
