@@ -110,9 +110,9 @@ class Counting(MetricsObserver):
         super().committed(ok)
         self.commits += ok
 
-    def replied(self, replies: Sequence[Replied]) -> None:
+    def replied(self, replies: Replied) -> None:
         super().replied(replies)
-        self.confirmed += len(replies)
+        self.confirmed += len(replies.confirmed_ms)
 
 
 def serve(kafka: KafkaSettings, batch: BatchSettings, pipe: Connection) -> None:

@@ -5,6 +5,7 @@ from threading import Lock
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -22,12 +23,11 @@ class Series:
         self._sum = 0.0
         self._lock = Lock()
 
-    def observe_many(self, values: Sequence[float]) -> None:
-        array = np.array(values, np.float64)
-        counts = np.bincount(np.searchsorted(self._bounds, array), minlength=len(self._counts))
+    def observe_many(self, values: NDArray[np.float64]) -> None:
+        counts = np.bincount(np.searchsorted(self._bounds, values), minlength=len(self._counts))
         with self._lock:
             self._counts += counts
-            self._sum += float(array.sum())
+            self._sum += float(values.sum())
 
     def state(self) -> tuple[list[int], float]:
         """Observations up to each bound and in all, and their sum."""

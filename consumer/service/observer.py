@@ -4,8 +4,12 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import chain
 from threading import Lock
 from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from consumer.service.metrics import DEAD_LETTER_REASONS, ERROR_CODES, OTHER, Metrics
 from consumer.serving.observer import CloseReason, Reason, Rebalance, Replied, Stage
@@ -22,15 +26,26 @@ class Recent:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._values: deque[tuple[float, float]] = deque(maxlen=RECENT_VALUES)
+        self._lock = Lock()
+        self._kept: deque[tuple[float, Sequence[float]]] = deque()
+        """When values came, and those that came together."""
+        self._count = 0
 
     def add(self, *values: float) -> None:
+        if not values:
+            return
         now = self._clock()
-        self._values.extend([(now, value) for value in values])
+        with self._lock:
+            self._kept.append((now, values))
+            self._count += len(values)
+            while self._count - len(self._kept[0][1]) >= RECENT_VALUES:
+                self._count -= len(self._kept.popleft()[1])
 
     def values(self) -> list[float]:
         oldest = self._clock() - RECENT_S
-        return sorted(value for when, value in self._values.copy() if when >= oldest)
+        with self._lock:
+            values = [value for when, values in self._kept if when >= oldest for value in values]
+        return sorted(values[-RECENT_VALUES:])
 
     def mean(self) -> float | None:
         values = self.values()
@@ -49,26 +64,27 @@ class MetricsObserver:
         self._metrics = metrics
         # Replies are kept and counted by the thousand, or when somebody looks.
         self._replies: list[Replied] = []
+        self._kept = 0
         self._lock = Lock()
         metrics.before_collect.calls.append(self.flush)
-        self.latency_s = Recent(clock)
+        self.latency_ms = Recent(clock)
         self.batch_requests = Recent(clock)
 
     def flush(self) -> None:
         """Count what was kept; from any thread."""
         with self._lock:
-            replies, self._replies = self._replies, []
-        for code in [each.code for each in replies if each.code is not None]:
+            replies, self._replies, self._kept = self._replies, [], 0
+        for code in chain.from_iterable([each.errors for each in replies]):
             self._metrics.replies.labels(status_of(code)).inc()
             self._metrics.reply_errors.labels(code if code in ERROR_CODES else OTHER).inc()
-        latency, ok = self._metrics.latency, [each.times for each in replies if each.code is None]
-        self._metrics.replies.labels("ok").inc(len(ok))
+        self._metrics.replies.labels("ok").inc(sum([len(each.total_ms) for each in replies]))
         self._metrics.in_time.inc(sum([each.in_time for each in replies]))
-        latency.labels("queue").observe_many([times.queue for times in ok])
-        latency.labels("prefill").observe_many([times.prefill for times in ok])
-        latency.labels("decode").observe_many([times.decode for times in ok])
-        latency.labels("total").observe_many([times.total for times in ok])
-        latency.labels("confirmed").observe_many([each.confirmed for each in replies])
+        latency = self._metrics.latency
+        latency.labels("queue").observe_many(_seconds([each.queue_ms for each in replies]))
+        latency.labels("prefill").observe_many(_seconds([each.prefill_ms for each in replies]))
+        latency.labels("decode").observe_many(_seconds([each.decode_ms for each in replies]))
+        latency.labels("total").observe_many(_seconds([each.total_ms for each in replies]))
+        latency.labels("confirmed").observe_many(_seconds([each.confirmed_ms for each in replies]))
 
     def received(self, records: int, size: int) -> None:
         self._metrics.records.inc(records)
@@ -107,12 +123,12 @@ class MetricsObserver:
     def expired(self, stage: Stage) -> None:
         self._metrics.expired.labels(stage).inc()
 
-    def replied(self, replies: Sequence[Replied]) -> None:
+    def replied(self, replies: Replied) -> None:
         with self._lock:
-            self._replies += replies
-            kept = len(self._replies)
-        self.latency_s.add(*[each.times.total for each in replies if each.code is None])
-        if kept >= FLUSH_AT:
+            self._replies.append(replies)
+            self._kept += len(replies.confirmed_ms)
+        self.latency_ms.add(*replies.total_ms)
+        if self._kept >= FLUSH_AT:
             self.flush()
 
     def repeated(self) -> None:
@@ -138,3 +154,7 @@ class MetricsObserver:
 
     def client_error(self, client: Literal["consumer", "producer"], code: str) -> None:
         self._metrics.client_errors.labels(client).inc()
+
+
+def _seconds(columns: Sequence[Sequence[float]]) -> NDArray[np.float64]:
+    return np.fromiter(chain.from_iterable(columns), np.float64) / 1000

@@ -101,7 +101,7 @@ class ServiceStatus:
 
     def status(self) -> Mapping[str, Any]:
         reasons = self.unready()
-        latency, batches = self.observer.latency_s, self.observer.batch_requests
+        latency, batches = self.observer.latency_ms, self.observer.batch_requests
         max_requests, mean = self._settings.batch.max_requests, batches.mean()
         return {
             "service": {
@@ -122,7 +122,7 @@ class ServiceStatus:
                 "fill": None if mean is None else mean / max_requests,
             },
             "load": self._load(),
-            "latency_ms": {name: _milliseconds(latency.percentile(at)) for name, at in (("p50", 50), ("p99", 99))},
+            "latency_ms": {name: latency.percentile(at) for name, at in (("p50", 50), ("p99", 99))},
             "catalog": self._catalog(),
             "histories": asdict(self.serving.snapshot().histories if self.serving else HistoriesSnapshot()),
             "engine": self.engine.stats() if self.engine else {},
@@ -276,7 +276,3 @@ def _set(counter: Counter, value: int) -> None:
     """A count that is kept elsewhere; the HTTP thread alone reads and sets it."""
     counter.reset()
     counter.inc(value)
-
-
-def _milliseconds(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1000

@@ -17,25 +17,21 @@ Reason = Literal["late", "quota"]
 Rebalance = Literal["assigned", "revoked", "lost"]
 
 
-class ReplyTimes(msgspec.Struct, frozen=True, gc=False):
-    """Seconds of one request. ``total`` runs from its admission to its reply; zero where it never got so far."""
+class Replied(msgspec.Struct, frozen=True):
+    """Replies that the broker took, column by column. Times are milliseconds from a request's admission.
 
-    queue: float = 0.0
-    prefill: float = 0.0
-    decode: float = 0.0
-    total: float = 0.0
-
-
-class Replied(msgspec.Struct, frozen=True, gc=False):
-    """A reply that the broker has. ``code``: of an error, else it has items and may be ``in_time``.
-
-    ``confirmed``: seconds from its request's admission to the broker's word.
+    Of the replies with items: how long they waited, prefill and decode of their batches, until they were written, and
+    how many of them are ``in_time``. ``confirmed_ms``: of all replies, to the broker's word. ``errors``: the codes of
+    those without items.
     """
 
-    code: ErrorCode | None
-    times: ReplyTimes
-    confirmed: float
-    in_time: bool = False
+    queue_ms: Sequence[float]
+    prefill_ms: Sequence[float]
+    decode_ms: Sequence[float]
+    total_ms: Sequence[float]
+    confirmed_ms: Sequence[float]
+    in_time: int = 0
+    errors: Sequence[ErrorCode] = ()
 
 
 class ServingObserver(Protocol):
@@ -71,7 +67,7 @@ class ServingObserver(Protocol):
     def expired(self, stage: Stage) -> None:
         """A request's deadline passed, noticed there."""
 
-    def replied(self, replies: Sequence[Replied]) -> None:
+    def replied(self, replies: Replied) -> None:
         """The broker acknowledged replies."""
 
     def repeated(self) -> None:
@@ -112,7 +108,7 @@ class NullObserver:
     def turned_away(self, reason: Reason) -> None: ...
     def degraded(self, steps: Sequence[str]) -> None: ...
     def expired(self, stage: Stage) -> None: ...
-    def replied(self, replies: Sequence[Replied]) -> None: ...
+    def replied(self, replies: Replied) -> None: ...
     def repeated(self) -> None: ...
     def dead_letter(self, reason: str) -> None: ...
     def late_result(self) -> None: ...

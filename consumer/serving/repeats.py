@@ -4,14 +4,12 @@ It comes again after a rebalance or a restart of its partition's owner (the same
 twice (the same bytes under the same correlation id).
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from threading import Lock
 
 import msgspec
 from xxhash import xxh3_128_digest
 
-from consumer.serving.by_user import KeysByUser
 from consumer.serving.forgotten import Forgotten
 from consumer.serving.settings import BatchSettings
 from consumer.wire.dead_letter import SourceRecord
@@ -58,8 +56,8 @@ class RepeatCache:
         self._entries, self._bytes, self._age_s = settings.repeat_entries, settings.repeat_bytes, settings.repeat_age_s
         self._active_catalog = active_catalog
         self._clock = clock
-        self._kept: OrderedDict[Identity, Answered] = OrderedDict()
-        self._users: KeysByUser[Identity] = KeysByUser()
+        self._kept: dict[Identity, Answered] = {}
+        """The least recently used first."""
         self._forgotten = Forgotten()
         self._lock = Lock()
         self.size = 0
@@ -79,15 +77,11 @@ class RepeatCache:
             for identity, answered in answers:
                 if covers and answered.user is not None and covers(answered.user, answered.admitted):
                     continue
-                if identity in kept:
+                if kept.setdefault(identity, answered) is not answered:
                     self._drop(identity)
-                kept[identity] = answered
-                self._users.add(answered.user, identity)
+                    kept[identity] = answered
                 self.size += len(answered.value)
-            while len(kept) > self._entries or self.size > self._bytes:
-                identity, oldest = kept.popitem(last=False)
-                self._users.discard(oldest.user, identity)
-                self.size -= len(oldest.value)
+            self._make_room()
 
     def get(self, identity: Identity, catalog: str | None) -> Answered | None:
         """The reply to the same request; ``catalog`` is the version that it asks for."""
@@ -102,17 +96,26 @@ class RepeatCache:
                 return None
             if found.catalog != (catalog or self._active_catalog()):
                 return None
-            self._kept.move_to_end(identity)
+            self._kept[identity] = self._kept.pop(identity)
             return found
 
     def forget(self, user: str) -> None:
         """Drop the user's replies; those that are under way are not kept any more."""
         with self._lock:
             self._forgotten.add(user, self._clock())
-            for identity in self._users.of(user):
+            for identity in [identity for identity, answered in self._kept.items() if answered.user == user]:
                 self._drop(identity)
 
     def _drop(self, identity: Identity) -> None:
-        dropped = self._kept.pop(identity)
-        self._users.discard(dropped.user, identity)
-        self.size -= len(dropped.value)
+        self.size -= len(self._kept.pop(identity).value)
+
+    def _make_room(self) -> None:
+        count, size, oldest = len(self._kept), self.size, list[Identity]()
+        for identity, answered in self._kept.items():
+            if count <= self._entries and size <= self._bytes:
+                break
+            count, size = count - 1, size - len(answered.value)
+            oldest.append(identity)
+        for identity in oldest:
+            del self._kept[identity]
+        self.size = size

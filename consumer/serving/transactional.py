@@ -31,7 +31,7 @@ class Answered:
 
     job: Job
     at: float
-    sends: list[Sent] | None = field(default=None)
+    sends: Sequence[Sent] | None = field(default=None)
 
     @property
     def item(self) -> InFlight:

@@ -1,14 +1,14 @@
 """From what a record came to, to the reply and the dead letter that say so, and to what is sent if one fails."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct, structs
 
 from consumer.serving.bad_records import BadRecordLimit
 from consumer.serving.in_flight import BAD_RECORD, Done, InFlight, Job, Outcome, Repeat
-from consumer.serving.observer import Replied, ReplyTimes, ServingObserver
-from consumer.serving.repeats import Answered, Identity, RepeatCache
+from consumer.serving.observer import Replied, ServingObserver
+from consumer.serving.repeats import Answered, RepeatCache
 from consumer.serving.tracing import RequestTracer
 from consumer.stream.errors import StreamError
 from consumer.stream.producer import Failure, FailureKind, ReplyProducer
@@ -32,9 +32,9 @@ _DEAD_REASON: dict[FailureKind, str] = {
 log = logging.getLogger(__name__)
 
 
-class ReplySent(Struct, frozen=True, eq=False):
-    """A reply on its way, with an error's ``code``. ``alone``: in a record batch of its own; ``shrunk``: it says
-    too_large.
+class ReplySent(Struct, frozen=True, eq=False, gc=False):
+    """A reply on its way, with an error's ``code``, and times as ``Replied`` has them. ``alone``: in a record batch of
+    its own; ``shrunk``: it says too_large.
     """
 
     item: InFlight
@@ -42,7 +42,10 @@ class ReplySent(Struct, frozen=True, eq=False):
     value: bytes
     catalog: str | None
     code: ErrorCode | None
-    times: ReplyTimes
+    queue_ms: float
+    prefill_ms: float
+    decode_ms: float
+    total_ms: float
     alone: bool = False
     shrunk: bool = False
 
@@ -81,10 +84,14 @@ class ReplyWriter:
         self._repeats = repeats
         self._tracer = tracer
 
-    def write(self, job: Job, came: float) -> list[Sent]:
+    def write(self, job: Job, came: float) -> Sequence[Sent]:
         """All that is due: a reply, a dead letter, both, or nothing. ``came``: when the record came to it."""
         if isinstance(job, Outcome):
-            return self._answer(job, came)
+            if isinstance(job.answer, RecallResult):
+                return self._answer(job, job.answer, came)
+            if job.answer.code == "expired" and job.stage == "admit":
+                self._observer.expired("admission")
+            return self._refuse(job, job.answer, came)
         if isinstance(job, Repeat):
             return [self._answer_again(job, came)]
         if isinstance(job, Done):
@@ -123,19 +130,28 @@ class ReplyWriter:
 
     def delivered(self, sends: Iterable[Sent], now: float) -> None:
         """The broker has them, and nothing can take them back."""
-        replies: list[Replied] = []
-        again: list[tuple[Identity, Answered]] = []
-        for sent in sends:
-            if isinstance(sent, DeadLetterSent):
-                continue
-            item, catalog = sent.item, sent.catalog
-            has_items = catalog is not None
-            replies.append(Replied(sent.code, sent.times, now - item.admitted, has_items and now < item.deadline))
-            if catalog is not None and item.identity is not None:
-                again.append((item.identity, Answered(sent.value, catalog, now, item.addressee.user_id, item.admitted)))
-        self._observer.replied(replies)
-        if again:
-            self._repeats.put_all(again)
+        replies = [sent for sent in sends if isinstance(sent, ReplySent)]
+        if not replies:
+            return
+        served = [sent for sent in replies if sent.code is None]
+        self._observer.replied(
+            Replied(
+                [sent.queue_ms for sent in served],
+                [sent.prefill_ms for sent in served],
+                [sent.decode_ms for sent in served],
+                [sent.total_ms for sent in served],
+                [(now - sent.item.admitted) * 1000 for sent in replies],
+                sum([now < sent.item.deadline for sent in served]),
+                [sent.code for sent in replies if sent.code is not None],
+            )
+        )
+        self._repeats.put_all(
+            [
+                (item.identity, Answered(sent.value, sent.catalog, now, item.addressee.user_id, item.admitted))
+                for sent in served
+                if sent.catalog is not None and (item := sent.item).identity is not None
+            ]
+        )
 
     def finished(self, items: Iterable[InFlight]) -> None:
         """All that was due for these records is delivered."""
@@ -146,38 +162,30 @@ class ReplyWriter:
             if item.trace is not None:
                 item.trace.end(now, dead_lettered=item.dead_lettered)
 
-    def _answer(self, outcome: Outcome, came: float) -> list[Sent]:
-        item, answer, now = outcome.item, outcome.answer, self._clock()
-        if isinstance(answer, RequestError):
-            if answer.code == "expired" and outcome.stage == "admit":
-                self._observer.expired("admission")
-            return self._refuse(outcome, answer, came, now)
+    def _answer(self, outcome: Outcome, result: RecallResult, came: float) -> Sequence[Sent]:
+        item, now, age_s = outcome.item, self._clock(), outcome.age_s
         if now >= item.deadline:
             self._observer.expired("reply")
-            return self._refuse(outcome, RequestError("expired", "the result came after the deadline"), came, now)
-        times = _times(item, answer, now)
+            return self._refuse(outcome, RequestError("expired", "the result came after the deadline"), came)
+        queue_ms, total_ms = _times_ms(item, now)
+        age_ms = None if age_s is None else age_s * 1000
         try:
-            value = encode_reply(
-                item.addressee,
-                answer,
-                queue_ms=times.queue * 1000,
-                total_ms=times.total * 1000,
-                degraded=outcome.degraded,
-                age_ms=None if outcome.age_s is None else outcome.age_s * 1000,
-            )
+            value = encode_reply(item.addressee, result, queue_ms, total_ms, outcome.degraded, age_ms)
         except Exception as error:
             log.exception("an answer could not be encoded")
             fault = RequestError("internal", f"the answer could not be encoded: {type(error).__name__}")
-            return self._refuse(outcome, fault, came, now)
+            return self._refuse(outcome, fault, came)
         if self._tracer is not None:
-            item.trace = self._tracer.begin(item, "ok", answer, came)
-        if item.reply_topic is None:
-            return []
+            item.trace = self._tracer.begin(item, "ok", result, came)
+        topic = item.reply_topic
+        if topic is None:
+            return ()
         if outcome.degraded:
             self._observer.degraded(outcome.degraded)
-        return [ReplySent(item, item.reply_topic, value, answer.catalog, None, times)]
+        prefill_ms, decode_ms = result.prefill_ms, result.decode_ms
+        return (ReplySent(item, topic, value, result.catalog, None, queue_ms, prefill_ms, decode_ms, total_ms),)
 
-    def _refuse(self, outcome: Outcome, error: RequestError, came: float, now: float) -> list[Sent]:
+    def _refuse(self, outcome: Outcome, error: RequestError, came: float) -> Sequence[Sent]:
         item, code = outcome.item, error.code
         self._trace(item, code, came)
         sends: list[Sent] = []
@@ -185,19 +193,18 @@ class ReplyWriter:
             self._observer.bad_record(code)
             sends.append(self._dead_letter(item, code, error.message, outcome.stage))
         if item.reply_topic is not None:
-            times = _times(item, None, now)
-            value = encode_error(
-                item.addressee, code, error.message, queue_ms=times.queue * 1000, total_ms=times.total * 1000
-            )
-            sends.append(ReplySent(item, item.reply_topic, value, None, code, times))
+            queue_ms, total_ms = _times_ms(item, self._clock())
+            value = encode_error(item.addressee, code, error.message, queue_ms=queue_ms, total_ms=total_ms)
+            sends.append(ReplySent(item, item.reply_topic, value, None, code, queue_ms, 0.0, 0.0, total_ms))
         return sends
 
     def _answer_again(self, repeat: Repeat, came: float) -> ReplySent:
         item = repeat.item
         self._trace(item, "repeat", came)
         self._observer.repeated()
-        times = _times(item, None, self._clock())
-        return ReplySent(item, item.reply_topic or "", repeat.value, repeat.catalog, None, times)
+        queue_ms, total_ms = _times_ms(item, self._clock())
+        topic = item.reply_topic or ""
+        return ReplySent(item, topic, repeat.value, repeat.catalog, None, queue_ms, 0.0, 0.0, total_ms)
 
     def _trace(self, item: InFlight, outcome: str, came: float) -> None:
         if self._tracer is not None:
@@ -238,9 +245,7 @@ class ReplyWriter:
         return structs.replace(sent, max_bytes=half)
 
 
-def _times(item: InFlight, result: RecallResult | None, now: float) -> ReplyTimes:
-    admitted = item.admitted
-    queue, total = (item.started or now) - admitted, now - admitted
-    if result is None:
-        return ReplyTimes(queue, 0.0, 0.0, total)
-    return ReplyTimes(queue, result.prefill_ms / 1000, result.decode_ms / 1000, total)
+def _times_ms(item: InFlight, now: float) -> tuple[float, float]:
+    """How long it waited, and took in all."""
+    admitted, started = item.admitted, item.started
+    return ((started or now) - admitted) * 1000, (now - admitted) * 1000

@@ -81,7 +81,6 @@ _FLOAT32, _INT32 = np.dtype("<f4"), np.dtype("<i4")
 def encode_reply(
     to: Addressee,
     result: RecallResult,
-    *,
     queue_ms: float,
     total_ms: float,
     degraded: Sequence[str] = (),

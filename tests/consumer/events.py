@@ -56,11 +56,12 @@ class Events(NullObserver):
     def expired(self, stage: Stage) -> None:
         self._add(f"expired:{stage}")
 
-    def replied(self, replies: Sequence[Replied]) -> None:
-        for each in replies:
-            self._add("replied:ok" if each.code is None else f"replied:{status_of(each.code)}")
-            self._add("in_time", each.in_time)
-            self._add("confirmed")
+    def replied(self, replies: Replied) -> None:
+        self._add("replied:ok", len(replies.total_ms))
+        for code in replies.errors:
+            self._add(f"replied:{status_of(code)}")
+        self._add("in_time", replies.in_time)
+        self._add("confirmed", len(replies.confirmed_ms))
 
     def repeated(self) -> None:
         self._add("repeated")

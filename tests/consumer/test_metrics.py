@@ -6,6 +6,7 @@ from pathlib import Path
 from threading import Thread
 from typing import cast
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from consumer.fleet.status import RESTARTS
 from consumer.service.histogram import BulkHistogram
 from consumer.service.metrics import Metrics
 from consumer.service.observer import RECENT_S, RECENT_VALUES, MetricsObserver, Recent
-from consumer.serving.observer import Replied, ReplyTimes, ServingObserver
+from consumer.serving.observer import Replied, ServingObserver
 from docs.generate import DOCS, PAGES
 from engine.errors import ErrorCode
 
@@ -55,11 +56,9 @@ def everything_happens(observer: ServingObserver, times: int) -> None:
         observer.expired(dice.choice(["admission", "queue", "reply"]))
         new_code = cast("ErrorCode", f"new code {n}")
         observer.replied(
-            [
-                Replied(None, ReplyTimes(0.001, 0.01, 0.02, dice.random()), 0.05, in_time=True),
-                Replied(dice.choice(["internal", new_code]), ReplyTimes(), 0.05),
-                Replied("expired", ReplyTimes(total=1.0), 0.05),
-            ]
+            Replied(
+                [1.0], [10.0], [20.0], [dice.random()], [50.0] * 3, 1, [dice.choice(["internal", new_code]), "expired"]
+            )
         )
         observer.repeated()
         observer.dead_letter(dice.choice(["bad_request", "reply_topic_denied", f"reason {n}"]))
@@ -129,7 +128,7 @@ def test_a_bulk_histogram_reads_like_one_of_the_prometheus_client(values: list[f
     for phase in ("a", "b"):
         plain.labels(phase)
     for begin in range(0, len(values), step):
-        bulk.labels("a").observe_many(values[begin : begin + step])
+        bulk.labels("a").observe_many(np.array(values[begin : begin + step]))
     for value in values:
         plain.labels("a").observe(value)
     want = {(each.name, *each.labels.values()): each.value for family in theirs.collect() for each in family.samples}
@@ -144,7 +143,7 @@ def test_no_reply_is_lost_or_counted_twice_while_others_read_the_metrics() -> No
 
     def reply() -> None:
         for _ in range(5_000):
-            observer.replied([Replied(None, ReplyTimes(total=0.02), 0.05)])
+            observer.replied(Replied([0.0], [0.0], [0.0], [20.0], [50.0]))
 
     threads = [Thread(target=reply) for _ in range(2)]
     for thread in threads:
@@ -186,3 +185,13 @@ def test_old_values_are_forgotten_and_memory_is_bounded() -> None:
     for value in range(RECENT_VALUES + 10):
         recent.add(float(value))
     assert len(recent.values()) == RECENT_VALUES
+
+
+@given(st.lists(st.integers(0, RECENT_VALUES + 5), max_size=6))
+def test_of_values_that_come_together_the_last_are_kept(sizes: list[int]) -> None:
+    recent, all_values = Recent(Clock()), list[float]()
+    for size in sizes:
+        together = [float(len(all_values) + number) for number in range(size)]
+        recent.add(*together)
+        all_values += together
+    assert recent.values() == all_values[-RECENT_VALUES:]

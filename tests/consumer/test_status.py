@@ -5,7 +5,7 @@ from typing import Any
 from catalog_sync.state import WatcherSnapshot
 from consumer.service.settings import ServiceSettings
 from consumer.service.status import ServiceStatus
-from consumer.serving.observer import Replied, ReplyTimes
+from consumer.serving.observer import Replied
 from consumer.serving.snapshot import PartitionSnapshot, ServingSnapshot
 from consumer.stream.group import GroupView
 
@@ -118,8 +118,7 @@ def test_the_document_says_what_an_operator_asks() -> None:
     status.engine, status.model, status.starting = Engine(), "films-1", None
     status.watcher = Fixed(watcher())
     status.serving = Fixed(serving(partition(0), partition(1, lag=None)))
-    for seconds in (0.010, 0.020, 0.030):
-        status.observer.replied([Replied(None, ReplyTimes(total=seconds), seconds, in_time=seconds == 0.01)])
+    status.observer.replied(Replied([0.0] * 3, [0.0] * 3, [0.0] * 3, [10.0, 20.0, 30.0], [10.0, 20.0, 30.0], 1))
     status.observer.batch_closed(8, 1000, "idle")
     status.observer.turned_away("quota")
     status.observer.degraded(["beam"])
