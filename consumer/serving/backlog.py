@@ -1,8 +1,6 @@
 """All requests that wait: by arrival, urgency, deadline and run, and what they ask of the engine together. Pure."""
 
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import groupby
-from operator import attrgetter
 from typing import Generic
 
 from consumer.serving.cost_model import Work, WorkSum
@@ -10,16 +8,13 @@ from consumer.serving.deadlines import DeadlineHeap
 from consumer.serving.order import T, UrgencyOrder, Waiting
 from engine.request import Score
 
-_mode = attrgetter("request.score")
-
 
 class Backlog(Generic[T]):
-    """``order``: the most urgent first; ``work``: by score mode; ``tokens``: context tokens of all."""
+    """``order``: the most urgent first; ``work``: by score mode."""
 
     def __init__(self) -> None:
         self.order: UrgencyOrder[T] = UrgencyOrder()
         self.work: dict[Score, WorkSum] = {}
-        self.tokens = 0
         self._arrivals: dict[int, Waiting[T]] = {}
         self._deadlines = DeadlineHeap(self._arrivals)
         self._runs: dict[Hashable, dict[int, Waiting[T]]] = {}
@@ -30,6 +25,11 @@ class Backlog(Generic[T]):
     def __iter__(self) -> Iterator[Waiting[T]]:
         """The oldest first."""
         return iter(self._arrivals.values())
+
+    @property
+    def tokens(self) -> int:
+        """Context tokens of all."""
+        return int(sum([work.tokens for work in self.work.values()]))
 
     @property
     def shares(self) -> bool:
@@ -50,13 +50,12 @@ class Backlog(Generic[T]):
             deadlines.append((item.deadline, key))
             if item.run_key is not None:
                 self._runs.setdefault(item.run_key, {})[key] = waiting
-            self.tokens += waiting.tokens
         self.order.add(come)
         self._deadlines.add(deadlines)
-        for mode, some in groupby(come, _mode):
+        for mode, work in _works(come):
             if mode not in self.work:
                 self.work[mode] = WorkSum()
-            self.work[mode].add(Work.total([waiting.work for waiting in some]))
+            self.work[mode].add(work)
 
     def run_of(self, waiting: Waiting[T]) -> Sequence[Waiting[T]]:
         """Those that may share its run, itself among them, oldest first."""
@@ -78,18 +77,26 @@ class Backlog(Generic[T]):
         return expired
 
     def remove(self, gone: list[Waiting[T]]) -> None:
+        arrivals = self._arrivals
         for waiting in gone:
-            key = waiting.key
-            del self._arrivals[key]
-            self.tokens -= waiting.tokens
-            if self._runs and (run_key := waiting.item.run_key) is not None:
+            del arrivals[waiting.key]
+        for waiting in gone if self._runs else ():
+            if (run_key := waiting.item.run_key) is not None:
                 run = self._runs[run_key]
-                del run[key]
+                del run[waiting.key]
                 if not run:
                     del self._runs[run_key]
-        for mode, some in groupby(gone, _mode):
-            self.work[mode].subtract(Work.total([waiting.work for waiting in some]))
+        for mode, work in _works(gone):
+            self.work[mode].subtract(work)
         self.order.remove(gone)
         self._deadlines.trim()
-        if not self._arrivals:
+        if not arrivals:
             self.work.clear()  # and with it what rounding has left there
+
+
+def _works(some: list[Waiting[T]]) -> list[tuple[Score, Work]]:
+    """What they ask of the engine, by score mode."""
+    modes = {waiting.request.score for waiting in some}
+    if len(modes) == 1:
+        return [(modes.pop(), Work.total([waiting.work for waiting in some]))]
+    return [(mode, Work.total([each.work for each in some if each.request.score == mode])) for mode in modes]

@@ -70,7 +70,8 @@ class Batcher(Generic[T]):
             alone = batch + token * tokens + token_key * work.token_keys + row * work.rows + row_key * work.row_keys
             rank = (-item.priority, deadline - alone, key)
             come.append(Waiting(request, tokens, work, (), item, key, rank, self._ladder))
-            longest = max(longest, deadline - item.admitted)
+            if (time := deadline - item.admitted) > longest:
+                longest = time
         self._longest = longest
         self._keys += len(come)
         self._backlog.add(come)

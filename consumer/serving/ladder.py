@@ -38,35 +38,31 @@ class Ladder:
 
     def variant(self, request: RecallRequest, tokens: int, step: int) -> Variant:
         """The request after ``step`` steps. ``tokens``: context tokens that have to be computed for all of it."""
-        context, given_up = _context(request, tokens), list[Step]()
+        given_up: list[Step] = []
         for name in self._steps[:step]:
             before = request
             if name == "beam":
                 request = _narrower(request, self._settings.narrow_to)
             elif request.history is not None:
                 kept = ceil(len(request.history) * self._settings.shorten_to)
+                context = max(tokens, 0 if request.session is None else len(request.history) * len(request.beam.widths))
                 shorter = ceil(context * kept / max(1, len(request.history)))
                 if kept < len(request.history) and shorter < tokens:  # else more is resident than would be saved
-                    request, tokens, context = _shorter(request, kept), shorter, shorter
+                    request, tokens = _shorter(request, kept), shorter
             if request is not before:
                 given_up.append(name)
-        work = Work.of(context, _rows(request.beam.widths), context - tokens)
-        return Variant(request, tokens, work, tuple(given_up))
+        return Variant(request, tokens, work_of(request, tokens), tuple(given_up))
 
 
 def work_of(request: RecallRequest, tokens: int) -> Work:
-    """Of the request as it is. ``tokens``: context tokens that have to be computed for it."""
-    context = tokens if request.session is None else _context(request, tokens)
-    rows = _rows(request.beam.widths)
+    """Of the request as it is. ``tokens``: context tokens that have to be computed for it: others may be resident."""
+    widths, history, context = request.beam.widths, request.history, tokens
+    if history is not None and request.session is not None:
+        least = len(history) * len(widths)  # an item has a token for each level
+        if least > tokens:
+            context = least
+    rows = _rows(widths)
     return Work(tokens, tokens * (context - tokens / 2), rows, rows * context)
-
-
-def _context(request: RecallRequest, tokens: int) -> int:
-    """Context tokens, at least: an item of the history has a token for each level. ``tokens``: not resident."""
-    if request.session is None or request.history is None:
-        return tokens
-    whole = len(request.history) * len(request.beam.widths)
-    return whole if whole > tokens else tokens
 
 
 @lru_cache(maxsize=256)

@@ -18,9 +18,9 @@ def test_each_step_is_the_one_of_the_textbook(
     for parts, seen, error in steps:
         gains.correct(parts, seen, error)
         variance = variance + np.eye(5) * DRIFT**2
-        variance *= min(1.0, 5 * SPREAD**2 / variance.trace())
+        variance *= min(1.0, 5 * SPREAD**2 / float(variance.trace()))
         towards = variance @ parts
-        spread = parts @ towards + NOISE**2
+        spread = float(parts @ towards) + NOISE**2
         most = CLIP * max(spread**0.5, error)
         values = np.maximum(values + towards / spread * np.clip(seen - parts @ values, -most, most), 0.0)
         variance = variance - np.outer(towards, towards) / spread
