@@ -102,6 +102,23 @@ def test_compose_publishes_on_loopback_only() -> None:
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
 
 
+def test_compose_keeps_what_kafka_and_the_service_write_in_volumes() -> None:
+    services = load("compose.yaml")["services"]
+    assert "kafka:" + services["kafka"]["environment"]["KAFKA_LOG_DIRS"] in services["kafka"]["volumes"]
+    recallstream = services["recallstream"]
+    assert "state:" + recallstream["environment"]["RECALLSTREAM_CATALOG__DISK"] in recallstream["volumes"]
+
+
+def test_all_that_the_package_is_made_of_is_sent_to_the_image() -> None:
+    project = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())
+    packages = {each.removesuffix("*") for each in project["tool"]["setuptools"]["packages"]["find"]["include"]}
+    sent = {
+        line.removeprefix("!") for line in (DEPLOY.parent / ".dockerignore").read_text().splitlines() if line[0] == "!"
+    }
+    assert packages | {project["project"]["readme"], *project["project"]["license-files"]} <= sent
+    assert sent <= {path.name for path in DEPLOY.parent.iterdir()}
+
+
 def test_compose_makes_the_topics_that_are_served() -> None:
     kafka = ServiceSettings.model_validate({"engine": {"model": "m"}}).kafka
     (script,) = load("compose.yaml")["services"]["topics"]["command"]
