@@ -18,6 +18,8 @@ from consumer.wire.headers import RequestHeaders
 Identity = Hashable
 """Equal for two records only if the same reply answers both."""
 
+_PACK = msgspec.msgpack.Encoder().encode
+
 
 def identity_of(record: SourceRecord, headers: RequestHeaders, *, placed: bool = False) -> Identity:
     """Of all that the reply depends on but the catalog, and of the correlation id, without one of the record's place.
@@ -26,9 +28,9 @@ def identity_of(record: SourceRecord, headers: RequestHeaders, *, placed: bool =
     depends on the records before it, so that only the same record is the same request.
     """
     name, digest = headers.correlation_id, xxh3_128_digest(record.value or b"")
-    place = b"%d:%d" % (record.partition, record.offset) if name is None or placed else b""
-    named = place if name is None else b"%b=%b" % (place, name)
-    return record.topic, headers.reply_topic, headers.reply_partition, named, record.key, digest
+    place = (record.partition, record.offset) if name is None or placed else None
+    # Packed, as thousands are kept: one object, which also knows its hash.
+    return _PACK((record.topic, headers.reply_topic, headers.reply_partition, place, name, record.key, digest))
 
 
 class Answered(msgspec.Struct, frozen=True, gc=False):
