@@ -131,7 +131,7 @@ class Parts:
             "request",
             lambda: [self._reader.read(*each, now) for each in zip(records, tickets, strict=True) if each[1]],  # type: ignore[arg-type]  # all are delivered for the first time
         )
-        ready = [each for each in clock("history", lambda: [self._histories.admit(each) for each in read]) if each]
+        ready = clock("history", lambda: self._histories.admit(read))
         clock("queue", lambda: self._queue.add(ready))
         batches = clock("batch", self._batches)
         answers = self._engine.submit([each.asked for each in ready]).collect()

@@ -1,18 +1,15 @@
 """The users that are held in the process: within bounds, the least recently used go first."""
 
-import sys
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Generic, TypeVar
 
-import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from consumer.histories.entry import Entry
 from consumer.histories.history import History
 from consumer.histories.items import Cap, PackedItems, pack
-from consumer.histories.operation import Operation, UserKey
+from consumer.histories.operation import Brought, UserKey
 from consumer.histories.settings import HistorySettings
 from consumer.histories.unsaved import Unsaved
 from consumer.stream.partition import Partition
@@ -25,21 +22,12 @@ ENTRY_BYTES = 1_000
 _LOOKS = 8
 
 
-class Brought(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A whole history as a request brought it. It becomes an entry when somebody wants to know; of most nobody does."""
-
-    partition: Partition
-    epoch: int
-    offset: int
-    items: NDArray[np.int64]
-    nbytes: int
-
-
 class Held(Generic[T]):
     """Not thread-safe. What ``unsaved`` holds beside the histories counts, too."""
 
     def __init__(self, settings: HistorySettings, cap: Cap, unsaved: Unsaved[T]) -> None:
-        self._settings, self._cap, self._unsaved = settings, cap, unsaved
+        self._settings, self._unsaved = settings, unsaved
+        self._most = cap.most + cap.drop
         self._nbytes = 0
         self._users: OrderedDict[UserKey, Entry[T] | Brought] = OrderedDict()
 
@@ -65,22 +53,25 @@ class Held(Generic[T]):
         self._users[user] = entry
         self.weigh(user, entry)
 
-    def bring(self, operation: Operation[T]) -> bool:
-        """Hold what a request brought, in the place of what one before it did. False: there is more to know first."""
-        user, items = operation.user, operation.items
-        if not isinstance(items, np.ndarray) or self._cap.excess(len(items)):
-            return False
-        partition, epoch = operation.partition, operation.epoch
-        held = self._users.get(user)
-        if held is not None:
-            if not isinstance(held, Brought) or held.epoch != epoch or held.partition != partition:
-                return False
-            self._nbytes -= held.nbytes
-            self._users.move_to_end(user)
-        nbytes = ENTRY_BYTES + sys.getsizeof(user.user) + items.nbytes
-        self._users[user] = Brought(partition, epoch, operation.offset, items, nbytes)
-        self._nbytes += nbytes
-        return True
+    def bring(self, run: Iterable[Brought], otherwise: Callable[[Brought], object]) -> int:
+        """Hold what requests brought, each in the place of what one before it did. Returns how many; ``otherwise``
+        takes, in its turn, one of which there is more to know first.
+        """
+        users, most, taken = self._users, self._most, 0
+        for brought in run:
+            user, items = brought.user, brought.items
+            held = users.get(user)
+            if not isinstance(items, np.ndarray) or len(items) > most or not (held is None or _replaces(brought, held)):
+                otherwise(brought)
+                continue
+            if held is not None:
+                self._nbytes -= held.nbytes
+                users.move_to_end(user)
+            brought.nbytes = ENTRY_BYTES + user.user.__sizeof__() + items.nbytes
+            users[user] = brought
+            self._nbytes += brought.nbytes
+            taken += 1
+        return taken
 
     def touch(self, user: UserKey) -> None:
         """It is the most recently used one now."""
@@ -104,7 +95,7 @@ class Held(Generic[T]):
 
     def weigh(self, user: UserKey, entry: Entry[T]) -> None:
         """Its history has changed."""
-        nbytes = ENTRY_BYTES + sys.getsizeof(user.user) + (0 if entry.history is None else entry.history.nbytes)
+        nbytes = ENTRY_BYTES + user.user.__sizeof__() + (0 if entry.history is None else entry.history.nbytes)
         self._nbytes += nbytes - entry.nbytes
         entry.nbytes = nbytes
 
@@ -137,3 +128,8 @@ class Held(Generic[T]):
         self._users[user] = entry
         self.weigh(user, entry)
         return entry
+
+
+def _replaces(brought: Brought, held: object) -> bool:
+    """What is held came the same way, while the partition was here."""
+    return isinstance(held, Brought) and held.epoch == brought.epoch and held.partition == brought.partition

@@ -5,15 +5,15 @@ say how far it has come. So what was applied twice is left out, and a write that
 was made from is not done: the store is read again, and what is not in it yet is applied to that.
 """
 
-from collections.abc import Callable, Collection, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Generic, TypeVar, cast
 
 from consumer.histories.entry import Counts, Entry
 from consumer.histories.held import Held
 from consumer.histories.history import History
 from consumer.histories.items import Cap
 from consumer.histories.lookups import Lookups
-from consumer.histories.operation import Effects, Operation, Stored, Told, UserKey, Write
+from consumer.histories.operation import Brought, Effects, Operation, Stored, Told, UserKey, Write
 from consumer.histories.settings import HistorySettings
 from consumer.histories.unsaved import Unsaved
 from consumer.stream.partition import Partition
@@ -80,18 +80,20 @@ class Keeper(Generic[T]):
             self.counts.evicted += self._held.make_room(operation.user)
         return effects
 
-    def bring(self, operation: Operation[T]) -> None:
-        """The same for a request that brings its whole history and has its answer from that, where there is no store.
+    def bring(self, run: Sequence[Brought]) -> None:
+        """The same for requests that bring their whole history, where there is no store.
 
         Nothing but the history comes of it, and only if it is asked for.
         """
-        if self._held.bring(operation):
-            self._epochs[operation.partition] = operation.epoch
-            self.counts.applied += 1
-            if self._held.full:
-                self.counts.evicted += self._held.make_room(operation.user)
-        else:
-            self.submit(operation)
+        taken = self._held.bring(run, self._unpack)  # which counts for itself what it unpacks
+        self.counts.applied += taken
+        for each in run:
+            self._epochs[each.partition] = each.epoch
+        if run and self._held.full:
+            self.counts.evicted += self._held.make_room(run[-1].user)
+
+    def _unpack(self, brought: Brought) -> None:
+        self.submit(brought.operation(cast(T, None)))  # nobody hears of it
 
     def users_of(self, partitions: Collection[Partition]) -> set[str]:
         """Users of these partitions, as far as they are held."""

@@ -42,6 +42,25 @@ class Operation(msgspec.Struct, Generic[T], eq=False):
     size: int = 0
 
 
+class Brought(msgspec.Struct, eq=False, gc=False):
+    """A whole history as a request brings it, which has its answer from that. Held as it is where there is no store:
+    it becomes an entry when somebody wants to know; of most nobody does. ``nbytes``: memory, once it is held.
+    """
+
+    user: UserKey
+    partition: Partition
+    epoch: int
+    offset: int
+    items: ItemIds
+    nbytes: int = 0
+
+    def operation(self, tag: T, since: float = 0.0, size: int = 0) -> Operation[T]:
+        """The same as any other record."""
+        return Operation(
+            tag, self.user, self.partition, self.epoch, self.offset, "set", since, self.items, told=True, size=size
+        )
+
+
 class Told(msgspec.Struct, Generic[T], frozen=True, eq=False):
     """What came of an operation: the history that its request sees (none if it needs none), or why there is none."""
 

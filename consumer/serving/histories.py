@@ -6,14 +6,14 @@ to is held back until then.
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from consumer.histories.entry import Counts
 from consumer.histories.items import Cap
 from consumer.histories.keeper import Keeper
-from consumer.histories.operation import Effects
+from consumer.histories.operation import Brought, Effects, Operation
 from consumer.histories.settings import HistorySettings, Store
 from consumer.histories.store import HistoryStore, StoreError
 from consumer.serving.in_flight import Done, InFlight, Job, Outcome
@@ -116,18 +116,42 @@ class Histories:
 
     # --- the intake thread ----------------------------------------------------------------------------------------
 
-    def admit(self, read: InFlight | Job) -> InFlight | None:
-        """Take a record with an operation, in the order of its partition. Returns it if it can be queued at once."""
-        item = read if isinstance(read, InFlight) else read.item
-        operation, item.operation = item.operation, None  # it knows the item: together they would be a cycle
-        if operation is None:
-            raise ValueError("the record has nothing to do with histories")
-        if self._store is None and operation.change == "set" and operation.told:
+    def admit(self, reads: Iterable[InFlight | Job]) -> list[InFlight]:
+        """Take what was read together, in the order of each partition. Returns the requests that can be queued."""
+        ready: list[InFlight] = []
+        answered: list[Job] = []
+        brought: list[Brought] = []
+        for read in reads:
+            item = read if isinstance(read, InFlight) else read.item
+            operation, item.operation = item.operation, None  # one that knows the item would be a cycle with it
+            if isinstance(operation, Brought) and self._store is None:
+                brought.append(operation)
+            elif operation is not None:
+                if isinstance(operation, Brought):
+                    operation = operation.operation(item, item.admitted, item.size)
+                self._bring(brought)  # its user's may be among them
+                brought = []
+                told = operation.told
+                ready += self._submit(operation)
+                if not told:
+                    continue
+            if isinstance(read, InFlight):
+                ready.append(read)
+            else:
+                answered.append(read)
+        self._bring(brought)
+        if answered:
+            self.answer(answered)
+        return ready
+
+    def _bring(self, brought: list[Brought]) -> None:
+        if brought:
             with self._lock:
-                self._keeper.bring(operation)
-            return self._go_on(read)
+                self._keeper.bring(brought)
+
+    def _submit(self, operation: Operation[InFlight]) -> list[InFlight]:
+        item = operation.tag
         item.saving = self._store is not None and operation.change is not None
-        told = operation.told
         if operation.change == "forget":
             self._forget(operation.user.user)
         with self._lock:
@@ -136,16 +160,7 @@ class Histories:
         ready = self._carry_out(effects)
         if due or item.saving:
             self._wake.set()
-        if not told:
-            return ready[0] if ready else None
-        return self._go_on(read)
-
-    def _go_on(self, read: InFlight | Job) -> InFlight | None:
-        """Its answer does not wait for a history."""
-        if isinstance(read, InFlight):
-            return read
-        self.answer([read])
-        return None
+        return ready
 
     def sweep(self, now: float) -> None:
         """Answer requests that have waited long enough for their history."""

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Sequence
 
 import msgspec
 
-from consumer.histories.operation import Operation, UserKey
+from consumer.histories.operation import Brought, Operation, UserKey
 from consumer.serving.offsets import Ticket
 from consumer.serving.recaller import Answer
 from consumer.serving.tracing import RequestTrace
@@ -43,7 +43,7 @@ class InFlight(msgspec.Struct, eq=False):
     trace: RequestTrace | None = None
     awaiting: int = 0
     dead_lettered: bool = False
-    operation: "Operation[InFlight] | None" = None
+    operation: "Operation[InFlight] | Brought | None" = None
     """What it wants of its user's history, until that is said."""
     saving: bool = False
     """What it came to waits, in ``pending``, for the store of histories."""

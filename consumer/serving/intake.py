@@ -115,7 +115,7 @@ class Intake:
         now = Moment(time.time() * 1000, self._clock())
         self._limit.read(len(records), now.monotonic)
         queued: list[InFlight] = []
-        answered: list[Job] = []
+        reads: list[InFlight | Job] = []
         for record in records:
             if record.timestamp_ms > now.wall_ms:
                 self._observer.clock_skew((record.timestamp_ms - now.wall_ms) / 1000)
@@ -129,17 +129,11 @@ class Intake:
             self._in_flight += 1
             self._bytes += item.size
             self._commits.delivered(item)
-            if item.operation is not None:
-                if ready := self._histories.admit(read):
-                    queued.append(ready)
-            elif isinstance(read, InFlight):
-                queued.append(read)
-            else:
-                if isinstance(read, Done) and read.cancels is not None:
-                    queued = self._cancel(read.cancels, item.addressee.user_id, queued)
-                answered.append(read)
-        if answered:
-            self._histories.answer(answered)
+            if isinstance(read, Done) and read.cancels is not None:
+                queued = self._cancel(read.cancels, item.addressee.user_id, [*queued, *self._histories.admit(reads)])
+                reads = []
+            reads.append(read)
+        queued += self._histories.admit(reads)
         if queued:
             self._queue.add(queued)
 

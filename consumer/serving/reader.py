@@ -4,7 +4,7 @@ import logging
 
 from consumer.histories.history import Change
 from consumer.histories.items import Cap, memory_of
-from consumer.histories.operation import Operation, UserKey
+from consumer.histories.operation import Brought, Operation, UserKey
 from consumer.serving.coalesce import run_key
 from consumer.serving.deadlines import Moment
 from consumer.serving.in_flight import Denied, Done, InFlight, Job, Outcome, Repeat
@@ -141,9 +141,13 @@ class RequestReader:
             return
         ticket = item.ticket
         partition = ticket.partition
+        key = UserKey(partition.topic, user)
+        if change == "set" and items is not None:
+            item.operation = Brought(key, partition, ticket.epoch, ticket.offset, items)
+            return
         item.operation = Operation(
             item,
-            UserKey(partition.topic, user),
+            key,
             partition,
             ticket.epoch,
             ticket.offset,

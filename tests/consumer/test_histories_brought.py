@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from consumer.histories.items import Cap
 from consumer.histories.keeper import Keeper
-from consumer.histories.operation import Operation, UserKey
+from consumer.histories.operation import Brought, Operation, UserKey
 from consumer.histories.settings import HistorySettings
 from consumer.stream.partition import Partition
 from engine.errors import RequestError
@@ -28,6 +28,7 @@ class Process:
         chosen = HistorySettings.model_validate(self.more)
         self.keeper: Keeper[int] = Keeper(chosen, CAP, lambda: 0.0)
         self.told: list[object] = []
+        self.run: list[Brought] = []
 
     def take(self, kind: str, user: int, partition: int, epoch: int, offset: int, count: int) -> None:
         change = None if kind == "read" else kind
@@ -45,11 +46,21 @@ class Process:
             told=kind in ("set", "strings"),
         )
         if self.lazy and operation.told:
-            self.keeper.bring(operation)
+            self.run.append(Brought(operation.user, operation.partition, epoch, offset, items))
             return
+        self.settle()
         for each in self.keeper.submit(operation).told:
             came = each.came
             self.told.append(came.code if isinstance(came, RequestError) else None if came is None else list(came))
+
+    def settle(self) -> None:
+        """Bring what has gathered."""
+        self.keeper.bring(self.run)
+        self.run = []
+
+    def drop(self, partition: Partition) -> None:
+        self.settle()
+        self.keeper.drop([partition])
 
 
 STEPS = st.lists(
@@ -64,22 +75,26 @@ STEPS = st.lists(
 
 
 @settings(max_examples=200, deadline=None)
-@given(STEPS, st.sampled_from([{}, {"entries": 2}]))
+@given(STEPS, st.sampled_from([({}, 1), ({}, 5), ({"entries": 2}, 1)]))
 def test_a_history_that_was_brought_is_the_one_that_would_have_been_held(
-    steps: list[tuple[str, int, int, int]], more: dict[str, int]
+    steps: list[tuple[str, int, int, int]], how: tuple[dict[str, int], int]
 ) -> None:
+    more, most = how  # which come together
     lazy, eager = Process(True, more), Process(False, more)
     epoch = 1
     for offset, (kind, user, partition, count) in enumerate(steps):
         if kind == "drop":
             epoch += 1
             for each in (lazy, eager):
-                each.keeper.drop([PARTITIONS[partition]])
+                each.drop(PARTITIONS[partition])
         else:
             for each in (lazy, eager):
                 each.take(kind, user, partition, epoch, offset, count)
-        assert len(lazy.keeper) == len(eager.keeper)
-        assert lazy.keeper.counts == eager.keeper.counts
+        if len(lazy.run) == most:
+            lazy.settle()
+        if not lazy.run:
+            assert len(lazy.keeper) == len(eager.keeper)
+            assert lazy.keeper.counts == eager.keeper.counts
     for user in range(3):
         for each in (lazy, eager):
             each.take("read", user, 0, epoch, 1_000, 0)
@@ -94,6 +109,7 @@ def test_what_was_brought_counts_against_the_bounds_and_leaves_first_come_first(
         process = Process(True, more)
         for user in range(200):
             process.take("set", user, 0, 1, user, 5)
+            process.settle()
         assert 9 <= len(process.keeper) <= 11
         assert process.keeper.counts.evicted >= 189
         process.take("read", 199, 0, 1, 1_000, 0)
