@@ -76,7 +76,8 @@ class Backlog(Generic[T]):
             expired.append(waiting)
         return expired
 
-    def remove(self, gone: list[Waiting[T]]) -> None:
+    def remove(self, gone: list[Waiting[T]], work: Work | None = None) -> None:
+        """``work``: of all these, where they are of one score mode and it is known."""
         arrivals = self._arrivals
         for waiting in gone:
             del arrivals[waiting.key]
@@ -86,8 +87,8 @@ class Backlog(Generic[T]):
                 del run[waiting.key]
                 if not run:
                     del self._runs[run_key]
-        for mode, work in _works(gone):
-            self.work[mode].subtract(work)
+        for mode, part in _works(gone) if work is None else [(gone[0].request.score, work)]:
+            self.work[mode].subtract(part)
         self.order.remove(gone)
         self._deadlines.trim()
         if not arrivals:

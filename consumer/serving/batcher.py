@@ -9,15 +9,14 @@ from consumer.serving.backlog import Backlog
 from consumer.serving.batch import Batch, TurnedAway
 from consumer.serving.coalesce import shared, sharing
 from consumer.serving.compose import Draft, Situation, compose, gather
-from consumer.serving.cost_model import NO_WORK, CostModel, Work
-from consumer.serving.ladder import Ladder, Variant, work_of
+from consumer.serving.cost_model import CostModel, Work
+from consumer.serving.ladder import Ladder, Variant
 from consumer.serving.load_settings import LoadSettings
 from consumer.serving.observer import CloseReason
-from consumer.serving.order import T, Waiting
+from consumer.serving.order import T, Waiting, arrivals
 from consumer.serving.pace import Pace
 from consumer.serving.quotas import Loser, in_time, losers
 from consumer.serving.settings import BatchSettings
-from engine.request import Score
 
 _SMOOTHING = 0.2
 _LOOKS = 32
@@ -59,23 +58,14 @@ class Batcher(Generic[T]):
     def add(self, items: Sequence[T]) -> None:
         """Requests that were read together."""
         longest = self._longest if self._backlog else 0.0
-        come: list[Waiting[T]] = []
-        mode: Score | None = None
-        for key, item in enumerate(items, self._keys):
-            request, tokens, deadline = item.asked, item.tokens, item.deadline
-            if request.score != mode:
-                mode = request.score
-                batch, token, token_key, row, row_key = self._pace.coefficients(mode)
-            work = work_of(request, tokens)
-            alone = batch + token * tokens + token_key * work.token_keys + row * work.rows + row_key * work.row_keys
-            rank = (-item.priority, deadline - alone, key)
-            come.append(Waiting(request, tokens, work, (), item, key, rank, self._ladder))
-            if (time := deadline - item.admitted) > longest:
+        for item in items:
+            if (time := item.deadline - item.admitted) > longest:
                 longest = time
         self._longest = longest
+        come = arrivals(items, self._keys, self._ladder, self._pace)
         self._keys += len(come)
-        self._backlog.add(come)
         self._added += len(come)
+        self._backlog.add(come)
 
     def relieve(self, now: float) -> None:
         """Turn away what cannot be answered in time beside what came with it. After requests were added.
@@ -148,11 +138,11 @@ class Batcher(Generic[T]):
     def _foresee(self, now: float, first_step: int) -> tuple[int, list[Loser[T]]]:
         """The first step of the ladder at which nobody loses, else the last one and who loses there."""
         self._added = 0
-        start, due, last = max(now, self.busy_until), self._due_at(now), self._ladder.last
+        start = max(now, self.busy_until)
         self._unhurried = self._all_in_time(start, now)
         if self._unhurried:
             return 0, []
-        heads = self._heads()
+        heads, due, last = self._heads(), self._due_at(now), self._ladder.last
         for step in range(first_step, last):
             if in_time(heads, start, self._parts(step), due):
                 return step, []
@@ -171,10 +161,7 @@ class Batcher(Generic[T]):
         by_requests = len(self._backlog) / self._settings.max_requests
         by_tokens = self.tokens / self._settings.max_tokens
         batches = ceil(by_requests + 2 * by_tokens)  # a batch that tokens close may be half empty
-        seconds = sum(
-            self._pace.batch(mode, work) + (batches - 1) * self._pace.batch(mode, NO_WORK)
-            for mode, work in self._backlog.work.items()
-        )
+        seconds = sum([self._pace.batches(mode, work, batches) for mode, work in self._backlog.work.items()])
         return start + seconds <= tightest - self._load.headroom * self._longest - self._grain(now)
 
     def _heads(self) -> list[Waiting[T]]:
@@ -215,12 +202,14 @@ class Batcher(Generic[T]):
         others = self._joined(draft) if self._backlog.shares else {}
         chosen, variants, mode = draft.chosen, draft.variants, draft.chosen[0].request.score
         work = Work.total([variant.work for variant in variants]) if others else draft.work
-        self._backlog.remove([*chosen, *chain(*others.values())])
+        gone = [*chosen, *chain(*others.values())] if others else chosen
+        self._backlog.remove(gone, draft.work if variants == gone else None)
         seconds = self._costs.predict(mode, work)
         self._typical += _SMOOTHING * (seconds - self._typical)
+        foreseen = seconds if self._costs.trusted(mode) else 0.0
         newest = [waiting.item for waiting in chosen]
         older = {at: tuple([waiting.item for waiting in some]) for at, some in others.items()}
-        return Batch(newest, variants, older, work, draft.tokens, reason, mode, seconds, self._pace.batch(mode, work))
+        return Batch(newest, variants, older, work, draft.tokens, reason, mode, seconds, foreseen)
 
     def _joined(self, draft: Draft[T]) -> dict[int, list[Waiting[T]]]:
         """Have the newest of each run in the place of the one that was chosen. Returns the others, by that place."""

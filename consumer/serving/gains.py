@@ -12,50 +12,61 @@ NOISE = 0.05
 
 _SPREAD = 0.5
 _DRIFT = 0.03
+_DRIFTED = _DRIFT**2
 _ONES: Final[Terms] = (1.0,) * 5
 
 
 class Gains:
     """What each term counts for, as far as is known: 1 to begin with, never below 0.
 
-    The variance (a symmetric matrix) is bounded, so directions that are never seen stay where they are.
+    The variance (a symmetric matrix, of which the upper half is kept) is bounded, so directions that are never seen
+    stay where they are.
     """
 
     __slots__ = ("_variance", "values")
 
     def __init__(self) -> None:
         self.values = _ONES
-        self._variance = [[_SPREAD**2 * (row == column) for column in range(5)] for row in range(5)]
+        self._variance = [_SPREAD**2 * (row == column) for row in range(5) for column in range(row, 5)]
 
     def correct(self, parts: Terms, seen: float, error: float) -> None:
         """``parts`` came to ``seen`` together. ``error``: by how much that is wrong as a rule, relatively."""
-        p0, p1, p2, p3, p4 = parts
-        trace = 0.0
-        for at, row in enumerate(self._variance):
-            row[at] += _DRIFT**2
-            trace += row[at]
-        bound = min(1.0, 5 * _SPREAD**2 / trace)
-        towards = [bound * (a * p0 + b * p1 + c * p2 + d * p3 + e * p4) for a, b, c, d, e in self._variance]
-        t0, t1, t2, t3, t4 = towards
-        g0, g1, g2, g3, g4 = self.values
-        spread = p0 * t0 + p1 * t1 + p2 * t2 + p3 * t3 + p4 * t4 + NOISE**2
-        residual = seen - (p0 * g0 + p1 * g1 + p2 * g2 + p3 * g3 + p4 * g4)
+        a, b, c, d, e = parts
+        aa, ab, ac, ad, ae, bb, bc, bd, be, cc, cd, ce, dd, de, ee = self._variance
+        aa, bb, cc, dd, ee = aa + _DRIFTED, bb + _DRIFTED, cc + _DRIFTED, dd + _DRIFTED, ee + _DRIFTED
+        bound = min(1.0, 5 * _SPREAD**2 / (aa + bb + cc + dd + ee))
+        ta = bound * (aa * a + ab * b + ac * c + ad * d + ae * e)
+        tb = bound * (ab * a + bb * b + bc * c + bd * d + be * e)
+        tc = bound * (ac * a + bc * b + cc * c + cd * d + ce * e)
+        td = bound * (ad * a + bd * b + cd * c + dd * d + de * e)
+        te = bound * (ae * a + be * b + ce * c + de * d + ee * e)
+        spread = a * ta + b * tb + c * tc + d * td + e * te + NOISE**2
+        ga, gb, gc, gd, ge = self.values
+        residual = seen - (a * ga + b * gb + c * gc + d * gd + e * ge)
         most = CLIP * max(spread**0.5, error)
         step = min(max(residual, -most), most) / spread
         self.values = (
-            max(g0 + t0 * step, 0.0),
-            max(g1 + t1 * step, 0.0),
-            max(g2 + t2 * step, 0.0),
-            max(g3 + t3 * step, 0.0),
-            max(g4 + t4 * step, 0.0),
+            max(ga + ta * step, 0.0),
+            max(gb + tb * step, 0.0),
+            max(gc + tc * step, 0.0),
+            max(gd + td * step, 0.0),
+            max(ge + te * step, 0.0),
         )
+        sa, sb, sc, sd, se = ta / spread, tb / spread, tc / spread, td / spread, te / spread
         self._variance = [
-            [
-                bound * a - (share := t / spread) * t0,
-                bound * b - share * t1,
-                bound * c - share * t2,
-                bound * d - share * t3,
-                bound * e - share * t4,
-            ]
-            for (a, b, c, d, e), t in zip(self._variance, towards, strict=True)
+            bound * aa - sa * ta,
+            bound * ab - sa * tb,
+            bound * ac - sa * tc,
+            bound * ad - sa * td,
+            bound * ae - sa * te,
+            bound * bb - sb * tb,
+            bound * bc - sb * tc,
+            bound * bd - sb * td,
+            bound * be - sb * te,
+            bound * cc - sc * tc,
+            bound * cd - sc * td,
+            bound * ce - sc * te,
+            bound * dd - sd * td,
+            bound * de - sd * te,
+            bound * ee - se * te,
         ]

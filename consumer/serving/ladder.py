@@ -61,12 +61,12 @@ def work_of(request: RecallRequest, tokens: int) -> Work:
         least = len(history) * len(widths)  # an item has a token for each level
         if least > tokens:
             context = least
-    rows = _rows(widths)
+    rows = decoded_rows(widths)
     return Work(tokens, tokens * (context - tokens / 2), rows, rows * context)
 
 
 @lru_cache(maxsize=256)
-def _rows(widths: tuple[int, ...]) -> float:
+def decoded_rows(widths: tuple[int, ...]) -> float:
     """Beams that a decoded level has, on average: the last level's are not decoded any further."""
     decoded = widths[:-1] or widths
     return sum(decoded) / len(decoded)

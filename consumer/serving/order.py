@@ -1,11 +1,13 @@
 """Waiting requests in the order in which they are served. Pure."""
 
 from bisect import bisect_left
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
-from consumer.serving.ladder import Ladder, Variant
+from consumer.serving.cost_model import Work
+from consumer.serving.ladder import Ladder, Variant, decoded_rows
+from consumer.serving.pace import Pace
 from engine.request import RecallRequest
 
 
@@ -55,6 +57,32 @@ class Waiting(Variant, Generic[T], eq=False, gc=False):
         while len(self.less) < step:
             self.less.append(self.ladder.variant(self.request, self.tokens, len(self.less) + 1))
         return self.less[step - 1]
+
+
+def arrivals(items: Sequence[T], first: int, ladder: Ladder, pace: Pace) -> list[Waiting[T]]:
+    """Requests that come together; ``first`` is the key of the first one. Among equals goes first what takes longest.
+
+    Their work is ``work_of``, written out: this is done for every request.
+    """
+    come: list[Waiting[T]] = []
+    mode, beam = None, None
+    for key, item in enumerate(items, first):
+        request, tokens = item.asked, item.tokens
+        if request.score != mode:
+            mode = request.score
+            batch, token, token_key, row, row_key = pace.coefficients(mode)
+        if request.beam is not beam:
+            beam = request.beam
+            levels, rows = len(beam.widths), decoded_rows(beam.widths)
+        context = tokens
+        if request.session is not None and request.history is not None and len(request.history) * levels > tokens:
+            context = len(request.history) * levels
+        token_keys, row_keys = tokens * (context - tokens / 2), rows * context
+        alone = batch + token * tokens + token_key * token_keys + row * rows + row_key * row_keys
+        rank = (-item.priority, item.deadline - alone, key)
+        work = Work(tokens, token_keys, rows, row_keys)
+        come.append(Waiting(request, tokens, work, (), item, key, rank, ladder))
+    return come
 
 
 _rank = attrgetter("rank")

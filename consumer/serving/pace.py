@@ -20,6 +20,12 @@ class Pace:
         """Expected seconds of a batch."""
         return self._costs.foreseen(mode, work)
 
+    def batches(self, mode: Score, work: Work | WorkSum, count: int) -> float:
+        """The same where it takes so many of them."""
+        batch, token, token_key, row, row_key = self._costs.coefficients(mode)
+        more = token * work.tokens + token_key * work.token_keys + row * work.rows + row_key * work.row_keys
+        return count * batch + more
+
     def coefficients(self, mode: Score) -> Terms:
         """What ``batch`` goes by."""
         return self._costs.coefficients(mode)

@@ -4,11 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from consumer.serving.ladder import Ladder
+from consumer.serving.cost_model import CostModel, Prior
+from consumer.serving.ladder import Ladder, work_of
 from consumer.serving.load_settings import LoadSettings, Step
+from consumer.serving.order import arrivals
+from consumer.serving.pace import Pace
+from consumer.serving.settings import BatchSettings
 from engine.request import BeamPolicy
-from tests.consumer.queued_item import request
+from tests.consumer.queued_item import Item, request
 
 
 def ladder(*steps: Step) -> Ladder:
@@ -82,3 +88,28 @@ def test_a_history_whose_context_is_resident_is_not_cut_for_that_would_cost_more
     assert known.work.row_keys == pytest.approx(3 * 1_000 * known.work.rows)
     cold = ladder("history").variant(asked, 3_000, 1)
     assert (cold.given_up, cold.request.session) == (("history",), None)  # a short context must not replace a long one
+
+
+@given(
+    st.lists(
+        st.builds(
+            Item,
+            tokens=st.integers(0, 600),
+            asked=st.builds(
+                request,
+                events=st.integers(0, 200),
+                width=st.integers(1, 512),
+                session=st.sampled_from([None, "u"]),
+                score=st.sampled_from(["level", "vocab"]),
+            ),
+        ),
+        max_size=8,
+    )
+)
+def test_what_comes_together_asks_for_the_work_of_each_and_starts_in_time_for_it(items: list[Item]) -> None:
+    costs = CostModel(Prior(1.0, 1e-2, 1e-5, 1e-2, 1e-5, known=True))
+    for key, each in enumerate(arrivals(items, 7, ladder(), Pace(costs, BatchSettings())), 7):
+        asked, work = each.item.asked, work_of(each.item.asked, each.item.tokens)
+        assert (each.item, each.key, each.request) == (items[key - 7], key, asked)
+        assert (each.work, each.variant(0).work) == (work, work)
+        assert each.rank == (-5, each.item.deadline - costs.foreseen(asked.score, work), key)
