@@ -17,7 +17,8 @@ import numpy as np
 from consumer.wire.errors import Codec
 from consumer.wire.outgoing import RequestOptions, encode_request
 from consumer.wire.reply import decode_reply, encode_error, encode_reply
-from consumer.wire.request import decode, to_recall_request
+from consumer.wire.request import decode
+from consumer.wire.resolve import Resolver
 from consumer.wire.settings import RecallDefaults, WireLimits
 from engine.request import RecallResult
 
@@ -98,8 +99,8 @@ def cases() -> dict[str, tuple[Callable[[], object], int]]:
                 size,
             )
     wire = decode(request(50), key=None, limits=LIMITS)
-    defaults = RecallDefaults()
-    timed["resolve defaults"] = (lambda: to_recall_request(wire, defaults, 3), 0)
+    resolver = Resolver(RecallDefaults(), 3)
+    timed["resolve defaults"] = (lambda: resolver.resolve(wire), 0)
     failure = encode_error(wire, "expired", "the deadline passed in the queue")
     timed["encode error"] = (lambda: encode_error(wire, "expired", "the deadline passed in the queue"), len(failure))
     reply = encode_reply(wire, result(100), queue_ms=1.0, total_ms=12.0)

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from consumer.wire.outgoing import RequestOptions, encode_request
-from consumer.wire.request import decode_whole, to_recall_request
+from consumer.wire.request import decode_whole
+from consumer.wire.resolve import Resolver
 from consumer.wire.settings import RecallDefaults, WireLimits
 from engine.catalog.catalog import Catalog
 from engine.errors import RecallstreamError, RequestError
@@ -61,9 +62,8 @@ class OfflineRecall:
         return_fields: Sequence[str] = (),
     ) -> None:
         self._engine = engine
-        self._levels = levels
         self._max_batch = max_batch
-        self._defaults = defaults
+        self._resolver = Resolver(defaults, levels)
         self._limits = limits
         self._returned: RequestOptions = {"return_sids": return_sids, "return_fields": tuple(return_fields)}
 
@@ -83,7 +83,7 @@ class OfflineRecall:
     def _request(self, options: RequestOptions) -> RecallRequest | RequestError:
         try:
             value = encode_request("row", {**options, **self._returned})
-            return to_recall_request(decode_whole(value, self._limits), self._defaults, self._levels)
+            return self._resolver.resolve(decode_whole(value, self._limits))
         except RequestError as error:
             return error
         except (TypeError, OverflowError, ValueError) as error:

@@ -11,7 +11,8 @@ import numpy as np
 from catalog_sync.layout import Canary
 from consumer.serving.recaller import Answer
 from consumer.wire.outgoing import RequestOptions, encode_request
-from consumer.wire.request import decode_whole, to_recall_request
+from consumer.wire.request import decode_whole
+from consumer.wire.resolve import Resolver
 from consumer.wire.settings import RecallDefaults, WireLimits
 from engine.errors import CatalogError, RequestError
 from engine.request import RecallRequest
@@ -32,7 +33,7 @@ def canary_request(
         raise CatalogError("canary", f"{name_of(canary)}: {min(unknown)} is no field of a request")
     options = cast(RequestOptions, canary.request | ({"catalog": version} if version is not None else {}))
     try:
-        return to_recall_request(decode_whole(encode_request("canary", options), limits), defaults, levels)
+        return Resolver(defaults, levels).resolve(decode_whole(encode_request("canary", options), limits))
     except (RequestError, TypeError, ValueError, OverflowError) as error:
         raise CatalogError("canary", f"{name_of(canary)} is no request: {error}") from error
 

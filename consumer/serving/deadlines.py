@@ -20,8 +20,9 @@ class Moment(msgspec.Struct, frozen=True):
 
         At most ``maximum_ms`` after its timestamp and from now: the producer's clock may be ahead of ours.
         """
-        due_ms = timestamp_ms + (default_ms if asked_ms is None else min(asked_ms - timestamp_ms, maximum_ms))
-        return self.monotonic + min(due_ms - self.wall_ms, maximum_ms) / 1000
+        after_ms = default_ms if asked_ms is None else asked_ms - timestamp_ms
+        left_ms = timestamp_ms + (after_ms if after_ms < maximum_ms else maximum_ms) - self.wall_ms
+        return self.monotonic + (left_ms if left_ms < maximum_ms else maximum_ms) / 1000
 
 
 class Deadline:

@@ -33,6 +33,8 @@ class InFlight(msgspec.Struct, eq=False):
     headers: RequestHeaders
     reply_topic: str | None
     addressee: Addressee
+    size: int
+    """Bytes that it counts for in admission."""
     identity: Hashable | None = None
     request: RecallRequest | None = None
     tokens: int = 0
@@ -48,21 +50,6 @@ class InFlight(msgspec.Struct, eq=False):
     saving: bool = False
     """What it came to waits, in ``pending``, for the store of histories."""
     pending: "Job | None" = None
-    size: int = 0
-    """Bytes that it counts for in admission: a key or headers may be as large as a value, and ids that were read are
-    larger: of three bytes of text come sixty.
-    """
-
-    def __post_init__(self) -> None:
-        record = self.record
-        size = RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
-        for name, content in record.headers:
-            size += HEADER_OVERHEAD + len(name) + len(content or b"")
-        self.size = size
-
-    def grow(self, ids: int) -> None:
-        """The ids that were read of it take so many bytes."""
-        self.size += max(0, ids - len(self.record.value or b""))
 
     @property
     def user(self) -> UserKey | None:
@@ -74,6 +61,19 @@ class InFlight(msgspec.Struct, eq=False):
     def asked(self) -> RecallRequest:
         """The request of one that was queued."""
         return self.request  # type: ignore[return-value]  # it has one, and a check would be half of what this costs
+
+
+def size_of(record: SourceRecord, ids: int = 0) -> int:
+    """What it counts for in admission, where the ``ids`` that were read of its value take so many bytes.
+
+    A key or headers may be as large as a value, and ids are larger: of three bytes of text come sixty.
+    """
+    key, value = record.key, record.value
+    size = RECORD_OVERHEAD + (0 if key is None else len(key))
+    read = 0 if value is None else len(value)
+    for name, content in record.headers:
+        size += HEADER_OVERHEAD + len(name) + (0 if content is None else len(content))
+    return size + (read if read > ids else ids)
 
 
 class Outcome(msgspec.Struct, frozen=True, eq=False):

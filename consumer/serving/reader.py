@@ -7,19 +7,19 @@ from consumer.histories.items import Cap, memory_of
 from consumer.histories.operation import Brought, Operation, UserKey
 from consumer.serving.coalesce import run_key
 from consumer.serving.deadlines import Moment
-from consumer.serving.in_flight import Denied, Done, InFlight, Job, Outcome, Repeat
+from consumer.serving.in_flight import Denied, Done, InFlight, Job, Outcome, Repeat, size_of
 from consumer.serving.load_settings import LoadSettings
 from consumer.serving.offsets import Ticket
 from consumer.serving.recaller import Recaller
 from consumer.serving.repeats import RepeatCache, identity_of
-from consumer.serving.topics import closed_topics, reply_topics, rules_of
+from consumer.serving.topics import TopicRules, closed_topics, reply_topics, rules_of
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.dead_letter import SourceRecord
 from consumer.wire.errors import WireError
 from consumer.wire.events import WireEvent
 from consumer.wire.fields import WireRequest
 from consumer.wire.headers import UNREADABLE, RequestHeaders, reply_topic_allowed
-from consumer.wire.request import RequestDecoder, to_recall_request
+from consumer.wire.request import RequestDecoder
 from consumer.wire.settings import RecallDefaults, WireLimits
 from engine.errors import RequestError
 from engine.request import NO_ITEMS, ItemIds
@@ -43,11 +43,10 @@ class RequestReader:
     ) -> None:
         self._engine = engine
         self._reply_topics, self._closed = reply_topics(kafka), closed_topics(kafka)
-        self._rules = rules_of(kafka, defaults)
+        self._rules = rules_of(kafka, defaults, len(engine.spec.levels))
         self._decoder = RequestDecoder(limits)
         self._repeats = repeats
         self._load = load or LoadSettings()
-        self._levels = len(engine.spec.levels)
         self._cap = Cap(engine.spec.max_history_items, engine.spec.history_drop)
 
     def read(self, record: SourceRecord, ticket: Ticket, now: Moment) -> InFlight | Job:
@@ -63,16 +62,23 @@ class RequestReader:
             return self._denied(item) or Outcome(item, error.as_answer(), "decode")
         if isinstance(wire, WireEvent):
             return self._event(record, ticket, now, headers, wire)
+        return self._request(record, ticket, now, headers, wire)
+
+    def _request(
+        self, record: SourceRecord, ticket: Ticket, now: Moment, headers: RequestHeaders, wire: WireRequest
+    ) -> InFlight | Job:
         rules = self._rules[record.topic]
-        defaults = rules.defaults
-        deadline = now.deadline(wire.deadline_ms, record.timestamp_ms, defaults.deadline_ms, defaults.max_deadline_ms)
-        reply_topic = headers.reply_topic or rules.reply_topic
-        item = InFlight(record, ticket, now.monotonic, deadline, headers, reply_topic, wire)
+        deadline = now.deadline(wire.deadline_ms, record.timestamp_ms, rules.deadline_ms, rules.max_deadline_ms)
+        history, append = wire.history, wire.append
+        brought = history if append is None else append
+        ids = 0 if wire.exclude is NO_ITEMS else memory_of(wire.exclude)
+        if brought is not None:
+            ids += memory_of(brought)
+        size, reply_topic = size_of(record, ids), headers.reply_topic or rules.reply_topic
+        item = InFlight(record, ticket, now.monotonic, deadline, headers, reply_topic, wire, size)
         if headers.reply_topic is not None and (denied := self._denied(item)):
             return denied
-        change: Change | None = "set" if wire.history is not None else None if wire.append is None else "extend"
-        brought = wire.history if wire.append is None else wire.append
-        item.grow(memory_of(wire.exclude) + (0 if brought is None else memory_of(brought)))
+        change: Change | None = "set" if history is not None else None if append is None else "extend"
         if brought is not None and (wrong := self._wrong_ids(brought)):
             return Outcome(item, wrong, "validate")
         if deadline <= now.monotonic:  # what happened has happened, though
@@ -82,11 +88,11 @@ class RequestReader:
             self._operate(item, wire.user_id, change, brought)
             return repeat
         try:
-            self._fill(item, wire, defaults)
+            self._fill(item, wire, rules)
         except Exception as error:
             return _invalid(item, error)
         if wire.tokens is None:
-            self._operate(item, wire.user_id, change, brought, waits=wire.history is None)
+            self._operate(item, wire.user_id, change, brought, history is None)
         return item
 
     def resume(self, item: InFlight, history: ItemIds) -> InFlight | Outcome:
@@ -113,11 +119,10 @@ class RequestReader:
     def _event(
         self, record: SourceRecord, ticket: Ticket, now: Moment, headers: RequestHeaders, wire: WireEvent
     ) -> Outcome | Done:
-        item = self._item(record, ticket, now, headers, wire)
+        item = self._item(record, ticket, now, headers, wire, memory_of(wire.items))
         if headers.error is not None:
             return Outcome(item, RequestError("bad_request", headers.error), "validate")
         if wire.type == "event":
-            item.grow(memory_of(wire.items))
             if wrong := self._wrong_ids(wire.items):
                 return Outcome(item, wrong, "validate")
             self._operate(item, wire.user_id, "append", wire.items, told=False)
@@ -132,7 +137,6 @@ class RequestReader:
         user: str | None,
         change: Change | None,
         items: ItemIds | None = None,
-        *,
         waits: bool = False,
         told: bool | None = None,
     ) -> None:
@@ -170,28 +174,28 @@ class RequestReader:
             return None
         return Repeat(item, found.value, found.catalog)
 
-    def _fill(self, item: InFlight, wire: WireRequest, defaults: RecallDefaults) -> None:
+    def _fill(self, item: InFlight, wire: WireRequest, rules: TopicRules) -> None:
         if item.headers.error is not None:
             raise RequestError("bad_request", item.headers.error)
-        request = to_recall_request(wire, defaults, self._levels)
+        request = rules.resolver.resolve(wire)
         self._engine.validate(request)
-        if request.history is not None and (excess := self._cap.excess(len(request.history))):
-            request.history = request.history[excess:]  # what no prompt shows is not judged by its length either
+        history = request.history
+        if history is not None and len(history) > self._cap.most and (excess := self._cap.excess(len(history))):
+            request.history = history[excess:]  # what no prompt shows is not judged by its length either
         item.tokens = self._engine.estimate_tokens(request)
         item.request = request
-        item.priority, item.caller = wire.priority, self._caller(item, wire)
-        if self._load.coalesce:
+        item.priority = wire.priority
+        load = self._load
+        item.caller = item.record.topic if load.share_label is None else self._caller(load.share_label, wire)
+        if load.coalesce:
             item.run_key = run_key(item.user, request)
 
-    def _caller(self, item: InFlight, wire: WireRequest) -> str:
+    def _caller(self, label: str, wire: WireRequest) -> str:
         """Who has a share of the engine. A value of a label that has no share of its own shares that of the others:
         else whoever says another one with each request has as many shares.
         """
-        load = self._load
-        if load.share_label is None:
-            return item.record.topic
-        named = wire.labels.get(load.share_label, "")
-        return named if named in load.shares or not load.shares else ""
+        named, shares = wire.labels.get(label, ""), self._load.shares
+        return named if named in shares or not shares else ""
 
     def _item(
         self,
@@ -200,6 +204,7 @@ class RequestReader:
         now: Moment,
         headers: RequestHeaders,
         addressee: WireError | WireEvent,
+        ids: int = 0,
     ) -> InFlight:
         """Of a record that is no request."""
         named = addressee.request_id is not None or headers.correlation_id is not None
@@ -213,6 +218,7 @@ class RequestReader:
             headers,
             (headers.reply_topic or self._rules[record.topic].reply_topic) if named else None,
             addressee,
+            size_of(record, ids),
         )
 
     def _denied(self, item: InFlight) -> Denied | None:

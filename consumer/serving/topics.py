@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from consumer.stream.settings import KafkaSettings
+from consumer.wire.resolve import Resolver
 from consumer.wire.settings import RecallDefaults
 
 _OF_BROKERS = ("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata")
@@ -11,19 +12,23 @@ _OF_BROKERS = ("__consumer_offsets", "__transaction_state", "__share_group_state
 
 @dataclass(frozen=True, slots=True)
 class TopicRules:
-    """``reply_topic``: for requests that name none."""
+    """``reply_topic``, and milliseconds until the deadline: for requests that name none."""
 
-    defaults: RecallDefaults
+    resolver: Resolver
+    deadline_ms: int
+    max_deadline_ms: int
     reply_topic: str
 
 
-def rules_of(kafka: KafkaSettings, defaults: RecallDefaults) -> Mapping[str, TopicRules]:
-    """By topic. Raises ValueError for defaults of a topic that contradict each other."""
-    own = {
-        topic: TopicRules(each.over(topic, defaults), each.reply_topic or kafka.reply_topic)
-        for topic, each in kafka.topics.items()
+def rules_of(kafka: KafkaSettings, defaults: RecallDefaults, levels: int) -> Mapping[str, TopicRules]:
+    """By topic, for a model of ``levels`` SID levels. Raises ValueError for defaults of a topic that contradict each
+    other.
+    """
+    given = {topic: (each.over(topic, defaults), each.reply_topic) for topic, each in kafka.topics.items()}
+    return {
+        topic: TopicRules(Resolver(own, levels), own.deadline_ms, own.max_deadline_ms, reply or kafka.reply_topic)
+        for topic, (own, reply) in ({kafka.request_topic: (defaults, None)} | given).items()
     }
-    return {kafka.request_topic: TopicRules(defaults, kafka.reply_topic)} | own
 
 
 def reply_topics(kafka: KafkaSettings) -> tuple[str, ...]:

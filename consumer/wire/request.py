@@ -1,4 +1,4 @@
-"""The request record: bytes to a validated ``WireRequest``, and on to the engine's ``RecallRequest``."""
+"""The request record: bytes to a validated ``WireRequest``."""
 
 import re
 from contextlib import suppress
@@ -26,9 +26,8 @@ from consumer.wire.fields import (
     WireRequest,
 )
 from consumer.wire.quick import HEAD, PACKED_EVENT, QuickReader
-from consumer.wire.settings import RecallDefaults, WireLimits
+from consumer.wire.settings import WireLimits
 from engine.errors import RequestError
-from engine.request import NO_ITEMS, BeamPolicy, RecallRequest, TagFilter
 
 MAX_MESSAGE = 256
 
@@ -113,51 +112,6 @@ def user_of(key: bytes | None) -> str | None:
     except UnicodeDecodeError:
         return None
     return user if len(user) <= MAX_USER_ID else None
-
-
-def to_recall_request(wire: WireRequest, defaults: RecallDefaults, levels: int) -> RecallRequest:
-    """Fill in the settings' defaults for a model of ``levels`` SID levels. Raises ``RequestError``.
-
-    The history of a request that brings none is what it appends, until the one that is held for the user is known.
-
-    Without ``beam`` the default width is raised to ``top_k``; without ``top_k`` the default is lowered to the beam.
-    """
-    beam = wire.beam
-    if beam is None:
-        top_k = wire.top_k or defaults.top_k
-        policy = _even(max(defaults.width, top_k), levels, defaults.margin, defaults.min_width)
-    else:
-        widths = beam.widths or (beam.width or 0,) * levels
-        if len(widths) != levels:
-            raise _bad(f"beam.widths: {len(widths)} given, the model has {levels} levels")
-        policy = BeamPolicy(widths, beam.margin, beam.min_width or 1)
-        top_k = wire.top_k or min(defaults.top_k, widths[-1])
-    tags = wire.filter
-    history = wire.history
-    if history is None and wire.tokens is None:
-        history = NO_ITEMS if wire.append is None else wire.append
-    return RecallRequest(  # by position, as names would take half as long again
-        policy,
-        top_k,
-        history,
-        wire.tokens,
-        wire.template or defaults.template,
-        wire.context,
-        wire.score or defaults.score,
-        wire.max_items_per_sid,
-        wire.exclude,
-        wire.exclude_history,
-        None if tags is None else TagFilter(tags.any or (), tags.all, tags.none),
-        wire.catalog,
-        wire.user_id,
-        wire.return_sids,
-        wire.return_fields,
-    )
-
-
-@lru_cache(maxsize=64)
-def _even(width: int, levels: int, margin: float | None, min_width: int) -> BeamPolicy:
-    return BeamPolicy((width,) * levels, margin, min_width)
 
 
 def _bad(message: str) -> RequestError:

@@ -160,6 +160,7 @@ class Made:
             RequestHeaders(reply_partition=to),
             topic,
             WireError("expired", "", request_id="r"),
+            size=0,
         )
         self.turns.deliver(ticket)
         return Outcome(item, RequestError("expired", "late"), "queue")

@@ -18,12 +18,13 @@ from consumer.wire.fields import RequestFields, WireRequest
 from consumer.wire.outgoing import encode_cancel, encode_event, encode_request
 from consumer.wire.quick import QuickReader
 from consumer.wire.reply import decode_reply, encode_error
-from consumer.wire.request import decode, read_carefully, to_recall_request
+from consumer.wire.request import decode, read_carefully
+from consumer.wire.resolve import Resolver
 from consumer.wire.settings import RecallDefaults
 from engine.errors import RequestError
 from tests.consumer.wire_examples import CODECS, LIMITS, packed, request
 
-DEFAULTS = RecallDefaults()
+RESOLVER = Resolver(RecallDefaults(), 3)
 QUICK = QuickReader(LIMITS)
 RECORDS = 10_000
 MOST_BYTES = 1_000_000
@@ -97,7 +98,7 @@ def received(value: bytes) -> tuple[Addressee, RequestError | None]:
         return error, error
     assert isinstance(wire, WireRequest)
     try:
-        to_recall_request(wire, DEFAULTS, 3)
+        RESOLVER.resolve(wire)
     except RequestError as error:
         return wire, error
     return wire, None

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from consumer.wire.errors import Codec
 from consumer.wire.fields import WireRequest
 from consumer.wire.outgoing import RequestOptions, encode_request
-from consumer.wire.request import decode, to_recall_request
+from consumer.wire.request import decode
+from consumer.wire.resolve import Resolver
 from consumer.wire.settings import RecallDefaults
 from engine.errors import RequestError
 from engine.request import BeamPolicy, TagFilter
@@ -315,11 +316,11 @@ def test_a_record_without_a_value_is_refused(value: bytes | None) -> None:
     assert (error.code, error.message, error.user_id) == ("bad_request", "the record has no value", "u")
 
 
-DEFAULTS = RecallDefaults(top_k=20, width=50, margin=3.0, min_width=2, score="vocab")
+RESOLVER = Resolver(RecallDefaults(top_k=20, width=50, margin=3.0, min_width=2, score="vocab"), 3)
 
 
 def resolved(**fields: Any) -> tuple[BeamPolicy, int]:
-    request_ = to_recall_request(read(request(**fields)), DEFAULTS, 3)
+    request_ = RESOLVER.resolve(read(request(**fields)))
     return request_.beam, request_.top_k
 
 
@@ -359,7 +360,7 @@ def test_every_field_reaches_the_engine() -> None:
             return_fields=["title"],
         )
     )
-    got = to_recall_request(wire, DEFAULTS, 3)
+    got = RESOLVER.resolve(wire)
     assert (got.history, got.tokens, got.exclude, got.exclude_history) == (["a", "b"], None, ["c"], True)
     assert (got.template, got.context, got.score, got.max_items_per_sid) == (
         "home",
@@ -369,7 +370,7 @@ def test_every_field_reaches_the_engine() -> None:
     )
     assert (got.filter, got.catalog) == (TagFilter(any=("x",), none=("y", "z")), "v7")
     assert (got.return_sids, got.return_fields) == (True, ("title",))
-    assert to_recall_request(read(request()), DEFAULTS, 3).score == "vocab"
+    assert RESOLVER.resolve(read(request())).score == "vocab"
 
 
 def test_without_exclude_nothing_is_excluded() -> None:
