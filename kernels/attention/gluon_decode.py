@@ -19,7 +19,7 @@ from kernels.attention.gluon_pages import (
     store_rows,
 )
 from kernels.attention.triton_splits import LOG2_E, Parts, split_size
-from kernels.bulk_copies import copy_in, make_barriers
+from kernels.gluon_copies import copy_in, make_barriers
 
 
 @gluon.jit

@@ -16,7 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.bulk_copies import copy_in
+from kernels.gluon_copies import copy_in
 
 STAGES = gl.constexpr(2)
 ROWS = gl.constexpr(64)

@@ -22,7 +22,7 @@ from kernels.attention.gluon_pages import (
 from kernels.attention.splits import PROMPTS, PromptRule
 from kernels.attention.triton_prompts import PromptParts, prompt_split_size
 from kernels.attention.triton_splits import LOG2_E
-from kernels.bulk_copies import make_barriers
+from kernels.gluon_copies import make_barriers
 
 
 @gluon.jit

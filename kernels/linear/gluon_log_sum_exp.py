@@ -8,7 +8,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
 from kernels.attention.choice import multiprocessors
-from kernels.bulk_copies import make_barriers
+from kernels.gluon_copies import make_barriers
 from kernels.linear.gluon_product import (
     GROUPS,
     OUTPUTS,

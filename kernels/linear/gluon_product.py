@@ -11,7 +11,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernels.bulk_copies import copy_in
+from kernels.gluon_copies import copy_in
 
 GROUPS = gl.constexpr(2)
 """Warp groups that multiply."""
