@@ -106,14 +106,15 @@ class Held(Generic[T]):
 
     def make_room(self, kept: UserKey) -> int:
         """Let idle ones go, but ``kept``. Returns how many."""
+        users, most, most_bytes = self._users, self._settings.entries, self._settings.max_bytes - self._unsaved.nbytes
         gone, looks = 0, _LOOKS
-        while self.full and looks:
-            user, held = next(iter(self._users.items()))
-            if user != kept and (isinstance(held, Brought) or held.idle):
-                self.remove(user, held)
+        while (len(users) > most or self._nbytes > most_bytes) and looks:
+            user, held = users.popitem(last=False)
+            if (isinstance(held, Brought) or held.idle) and user != kept:
+                self._nbytes -= held.nbytes
                 gone += 1
             else:  # in use
-                self._users.move_to_end(user)
+                users[user] = held
                 looks -= 1
         return gone
 

@@ -89,7 +89,7 @@ class Keeper(Generic[T]):
         self.counts.applied += taken
         for each in run:
             self._epochs[each.partition] = each.epoch
-        if run and self._held.full:
+        if run:
             self.counts.evicted += self._held.make_room(run[-1].user)
 
     def _unpack(self, brought: Brought) -> None:
