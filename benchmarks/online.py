@@ -36,7 +36,7 @@ from engine.runtime import buckets
 from engine.settings import EngineSettings
 
 _OFFLINE_RUNS = 8
-_TRACED_REQUESTS = 24  # a trace of more takes longer to write and read than all rounds
+_TRACED_REQUESTS = 96  # one or two seconds, so that the first requests hardly count, and no more to read than must be
 _TIMEOUT_S = 30.0
 
 
