@@ -48,7 +48,8 @@ class BatchQueue:
     @property
     def tokens(self) -> int:
         """Context tokens that wait."""
-        return self._batcher.tokens
+        with self._changed:
+            return self._batcher.tokens
 
     @property
     def step(self) -> int:

@@ -1,6 +1,6 @@
 """Waiting requests in the order in which they are served. Pure."""
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterator, Sequence
 from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
@@ -86,6 +86,8 @@ def arrivals(items: Sequence[T], first: int, ladder: Ladder, pace: Pace) -> list
 
 
 _rank = attrgetter("rank")
+_MANY = 16
+"""Finding the place of one costs about as much as going through so many in their order."""
 
 
 class UrgencyOrder(Generic[T]):
@@ -105,10 +107,14 @@ class UrgencyOrder(Generic[T]):
         return self._waiting[:most]
 
     def add(self, come: list[Waiting[T]]) -> None:
-        """Quick where few that wait are less urgent than these."""
+        """Quick where those that wait are more urgent than these."""
         come = sorted(come, key=_rank)
         if self._waiting and come and come[0].rank < self._waiting[-1].rank:
             at = bisect_left(self._waiting, come[0].rank, key=_rank)
+            if len(self._waiting) - at > _MANY * len(come):
+                for waiting in come:
+                    insort(self._waiting, waiting, at, key=_rank)
+                return
             come = sorted(self._waiting[at:] + come, key=_rank)
             del self._waiting[at:]
         self._waiting += come
