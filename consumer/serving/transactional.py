@@ -82,8 +82,8 @@ class Transactional:
 
     def publish(self, jobs: Sequence[Job]) -> None:
         now = self._clock()
-        if late := [job.item for job in jobs if not self._turns.answer(job.item.ticket, Answered(job, now))]:
-            self._confirmed(late)
+        if late := self._turns.answer([(job.item.ticket, Answered(job, now)) for job in jobs]):
+            self._confirmed([answered.item for answered in late])
         while self._clock() >= self._resume_at and (run := self._turns.take(self._most)):
             self._transact(run)
 

@@ -4,7 +4,7 @@ The committed offset is all that a next owner knows. An answer that left before 
 again by it, so answers wait for their turn; and none leaves for a partition whose ownership is over.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from threading import Condition
 from typing import Generic, TypeVar
@@ -94,14 +94,17 @@ class Turns(Generic[J]):
 
     # --- the reply thread -----------------------------------------------------------------------------------------
 
-    def answer(self, ticket: Ticket, answer: J) -> bool:
-        """It waits for its turn. False: the record is another owner's by now, who answers it."""
+    def answer(self, answers: Iterable[tuple[Ticket, J]]) -> list[J]:
+        """They wait for their turn; returns those whose records are other owners' by now, who answer them."""
         with self._changed:
-            waiting = self._waiting.get(ticket.partition)
-            if waiting is None or ticket not in waiting.records:
-                return False
-            waiting.records[ticket] = answer
-            return True
+            gone: list[J] = []
+            for ticket, answer in answers:
+                waiting = self._waiting.get(ticket.partition)
+                if waiting is None or ticket not in waiting.records:
+                    gone.append(answer)
+                else:
+                    waiting.records[ticket] = answer
+            return gone
 
     def take(self, most: int) -> Run[J] | None:
         """What can leave now, at most so many answers. To be given back to ``end``."""
@@ -139,15 +142,17 @@ class Turns(Generic[J]):
         with self._changed:
             gone: list[J] = []
             for partition, offset in run.offsets.items():
-                answers = {ticket: answer for ticket, answer in run.answers.items() if ticket.partition == partition}
                 owned = self._is_owned(partition, run)
-                if committed and owned:
-                    self._committed[partition] = offset
-                    self._waiting[partition].start = None
-                elif owned:
+                if committed:
+                    if owned:
+                        self._committed[partition] = offset
+                        self._waiting[partition].start = None
+                    continue
+                answers = {ticket: answer for ticket, answer in run.answers.items() if ticket.partition == partition}
+                if owned:
                     waiting = self._waiting[partition]
                     waiting.records = answers | waiting.records
-                elif not committed:
+                else:
                     gone += answers.values()
             self._open = None
             self._changed.notify_all()

@@ -26,6 +26,10 @@ def turns(*tickets: Ticket) -> Turns[str]:
     return made
 
 
+def answer(made: Turns[str], ticket: Ticket, answer: str) -> bool:
+    return not made.answer([(ticket, answer)])
+
+
 def taken(made: Turns[str], most: int = 100) -> Run[str]:
     run = made.take(most)
     assert run is not None
@@ -34,11 +38,11 @@ def taken(made: Turns[str], most: int = 100) -> Run[str]:
 
 def test_an_answer_waits_for_those_of_older_records_of_its_partition_only() -> None:
     made = turns(ticket(5), ticket(6), ticket(9), ticket(1, Q))
-    made.answer(ticket(6), "6")
+    answer(made, ticket(6), "6")
     assert made.take(100) is None
-    made.answer(ticket(1, Q), "q")
+    answer(made, ticket(1, Q), "q")
     assert dict(taken(made).offsets) == {Q: 2}
-    made.answer(ticket(5), "5")
+    answer(made, ticket(5), "5")
     run = taken(made)
     assert [*run.answers.values()] == ["5", "6"]
     assert dict(run.offsets) == {P: 7}
@@ -48,7 +52,7 @@ def test_an_answer_waits_for_those_of_older_records_of_its_partition_only() -> N
 def test_at_most_so_many_leave_at_once_and_the_offset_says_how_far() -> None:
     made = turns(*(ticket(offset) for offset in range(5)))
     for offset in range(5):
-        made.answer(ticket(offset), str(offset))
+        answer(made, ticket(offset), str(offset))
     assert dict(taken(made, 3).offsets) == {P: 3}
     assert [*taken(made, 3).answers.values()] == ["3", "4"]
 
@@ -56,7 +60,7 @@ def test_at_most_so_many_leave_at_once_and_the_offset_says_how_far() -> None:
 def test_a_partition_with_many_answers_does_not_keep_the_others_waiting() -> None:
     made = turns(*(ticket(offset) for offset in range(4)), ticket(0, Q))
     for each in (*(ticket(offset) for offset in range(4)), ticket(0, Q)):
-        made.answer(each, str(each.offset))
+        answer(made, each, str(each.offset))
     first = taken(made, 1)
     made.end(first, committed=False)
     second = taken(made, 1)
@@ -67,16 +71,16 @@ def test_a_partition_with_many_answers_does_not_keep_the_others_waiting() -> Non
 
 def test_aborted_answers_are_first_in_the_next_transaction() -> None:
     made = turns(ticket(1), ticket(2))
-    made.answer(ticket(1), "1")
+    answer(made, ticket(1), "1")
     run = taken(made)
-    made.answer(ticket(2), "2")
+    answer(made, ticket(2), "2")
     assert made.end(run, committed=False) == []
     assert [*taken(made).answers.values()] == ["1", "2"]
 
 
 def test_nothing_leaves_without_a_membership_and_it_is_the_one_of_that_moment() -> None:
     made = turns(ticket(1))
-    made.answer(ticket(1), "1")
+    answer(made, ticket(1), "1")
     made.member(None)
     assert made.take(100) is None
     made.member(b"newer")
@@ -85,11 +89,11 @@ def test_nothing_leaves_without_a_membership_and_it_is_the_one_of_that_moment() 
 
 def test_answers_of_a_partition_that_is_withdrawn_never_leave() -> None:
     made = turns(ticket(1), ticket(2), ticket(1, Q))
-    made.answer(ticket(1), "1")
+    answer(made, ticket(1), "1")
     assert made.withdraw([P], 0.0) == ["1"]
-    assert not made.answer(ticket(2), "2")
+    assert not answer(made, ticket(2), "2")
     assert made.take(100) is None
-    made.answer(ticket(1, Q), "q")
+    answer(made, ticket(1, Q), "q")
     assert dict(taken(made).offsets) == {Q: 2}
 
 
@@ -97,15 +101,15 @@ def test_an_answer_of_an_earlier_ownership_is_not_this_ones() -> None:
     made = turns(ticket(1))
     made.withdraw([P], 0.0)
     made.deliver(ticket(1, epoch=2))
-    assert not made.answer(ticket(1, epoch=1), "old")
-    assert made.answer(ticket(1, epoch=2), "new")
+    assert not answer(made, ticket(1, epoch=1), "old")
+    assert answer(made, ticket(1, epoch=2), "new")
     assert [*taken(made).answers.values()] == ["new"]
 
 
 def test_an_open_transaction_of_a_withdrawn_partition_is_no_longer_owned_and_its_others_go_on() -> None:
     made = turns(ticket(1), ticket(4, Q))
-    made.answer(ticket(1), "p")
-    made.answer(ticket(4, Q), "q")
+    answer(made, ticket(1), "p")
+    answer(made, ticket(4, Q), "q")
     run = taken(made)
     assert made.owned(run)
     assert made.withdraw([P], 0.0) == [], "what is under way is given back by end"
@@ -116,7 +120,7 @@ def test_an_open_transaction_of_a_withdrawn_partition_is_no_longer_owned_and_its
 
 def test_a_partition_that_came_back_does_not_own_the_transaction_of_its_past() -> None:
     made = turns(ticket(1))
-    made.answer(ticket(1), "p")
+    answer(made, ticket(1), "p")
     run = taken(made)
     made.withdraw([P], 0.0)
     made.deliver(ticket(1, epoch=2))
@@ -127,7 +131,7 @@ def test_a_partition_that_came_back_does_not_own_the_transaction_of_its_past() -
 
 def test_withdrawing_waits_for_the_open_transaction_of_these_partitions() -> None:
     made = turns(ticket(1), ticket(1, Q))
-    made.answer(ticket(1), "p")
+    answer(made, ticket(1), "p")
     run = taken(made)
     assert made.withdraw([Q], 60.0) == [], "it holds nothing of that one"
     done: list[object] = []
@@ -157,7 +161,7 @@ def test_it_says_how_long_a_transaction_has_been_open() -> None:
     made: Turns[str] = Turns(lambda: now[0])
     made.member(MEMBER)
     made.deliver(ticket(1))
-    made.answer(ticket(1), "1")
+    answer(made, ticket(1), "1")
     assert made.open_s() == 0
     run = taken(made)
     now[0] = 12.5
@@ -193,7 +197,7 @@ def test_whatever_happens_each_offset_is_answered_once_up_to_what_is_committed(
             open_tickets.append(each)
         elif kind == "answer" and open_tickets:
             each = open_tickets.pop(choice % len(open_tickets))
-            assert made.answer(each, "a") == (each.epoch == epoch[each.partition])
+            assert answer(made, each, "a") == (each.epoch == epoch[each.partition])
         elif kind == "move":
             made.withdraw([partition], 0.0)
             epoch[partition] += 1
