@@ -8,16 +8,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.attention.splits import PromptRule
+from kernels.attention.splits import TILE_ROWS, PromptRule
 
-_ROWS, _PROGRAMS = 8, 128
-"""Of a program that joins, and of a request."""
+_ROWS, _PROGRAMS = 4, 256
+"""Of a program that joins, a single warp, and of a request."""
+_TILE_ROWS = tl.constexpr(TILE_ROWS)
 
 
 @triton.jit
 def prompt_split_size(pages, rows, split_pages, tiles, wide):
     """Pages of a split of a context of ``pages`` pages, for ``rows`` query rows of a KV head; see ``PromptRule``."""
-    blocks = tl.maximum((rows + 127) // 128, 1)
+    blocks = tl.maximum((rows + _TILE_ROWS - 1) // _TILE_ROWS, 1)
     splits = tl.maximum(tl.minimum(tiles // blocks, pages // split_pages), 1)
     return tl.where(rows > wide, pages, (pages + splits - 1) // splits)
 
@@ -62,7 +63,7 @@ class PromptParts:
             self.values, self.logs, query_begin, context_len, out, self.room, self.rule.pages, self.rule.tiles,
             self.rule.wide,
             HEADS=heads, KV_HEADS=kv_heads, DIM=dim, PAGE=page, ROWS=_ROWS,
-            PARTS=triton.next_power_of_2(self.rule.tiles), num_warps=8,
+            PARTS=triton.next_power_of_2(self.rule.tiles), num_warps=1,
         )  # fmt: skip
 
 
