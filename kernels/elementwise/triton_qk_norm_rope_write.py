@@ -18,13 +18,17 @@ def _load(heads, scales, scale, columns, inside, SCALED: tl.constexpr):
 
 
 @triton.jit
-def _rotated(
-    heads, scales, scale, weight, half, inside, eps, cosine, sine,
-    HALF: tl.constexpr, NORM: tl.constexpr, SCALED: tl.constexpr,
-):  # fmt: skip
-    """Both halves of the heads, normed and rotated."""
-    low = _load(heads, scales, scale, half, inside, SCALED)
-    high = _load(heads + HALF, scales + HALF, scale, half, inside, SCALED)
+def _halves(heads, scales, scale, half, inside, HALF: tl.constexpr, SCALED: tl.constexpr):
+    """Both halves of the heads."""
+    return (
+        _load(heads, scales, scale, half, inside, SCALED),
+        _load(heads + HALF, scales + HALF, scale, half, inside, SCALED),
+    )
+
+
+@triton.jit
+def _rotated(low, high, weight, half, eps, cosine, sine, HALF: tl.constexpr, NORM: tl.constexpr):
+    """The halves normed and rotated."""
     if NORM:
         inverse = tl.rsqrt((tl.sum(low * low, 1) + tl.sum(high * high, 1)) / (2 * HALF) + eps)[:, None]
         low = low * inverse * tl.load(weight + half).to(tl.float32)
@@ -39,44 +43,42 @@ def rotate_and_write(
     Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, Q_ROWS: tl.constexpr, KV_ROWS: tl.constexpr,
     HALF: tl.constexpr, NORM: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
-    """Program ``token``: all its heads at once."""
+    """Program ``token``: all its heads at once, brought before anything is written."""
     DIM: tl.constexpr = 2 * HALF
     token = tl.program_id(0).to(tl.int64)
     half = tl.arange(0, HALF)[None, :]
+    columns = tl.arange(0, DIM)[None, :]
+    head = tl.arange(0, Q_ROWS)[:, None]
+    kv_head = tl.arange(0, KV_ROWS)[:, None]
+    inside = head < Q_HEADS
+    kv_inside = kv_head < KV_HEADS
     position = tl.load(positions + token).to(tl.int64)
+    slot = tl.load(slots + token)
+    scale = tl.load(scales + token) if SCALED else 1.0
+
+    row = qkv + token * ((Q_HEADS + 2 * KV_HEADS) * DIM)
+    keys = row + (Q_HEADS + kv_head) * DIM
+    key_scales = column_scales + (Q_HEADS + kv_head) * DIM
+    low, high = _halves(row + head * DIM, column_scales + head * DIM, scale, half, inside, HALF, SCALED)
+    k_low, k_high = _halves(keys, key_scales, scale, half, kv_inside, HALF, SCALED)
+    v = _load(keys + KV_HEADS * DIM, key_scales + KV_HEADS * DIM, scale, columns, kv_inside, SCALED)
     cosine = tl.load(cos + position * HALF + half)
     sine = tl.load(sin + position * HALF + half)
 
-    row = qkv + token * ((Q_HEADS + 2 * KV_HEADS) * DIM)
-    scale = tl.load(scales + token) if SCALED else 1.0
-    head = tl.arange(0, Q_ROWS)[:, None]
-    inside = head < Q_HEADS
-    low, high = _rotated(
-        row + head * DIM, column_scales + head * DIM, scale, q_weight, half, inside, eps, cosine, sine,
-        HALF, NORM, SCALED,
-    )  # fmt: skip
+    low, high = _rotated(low, high, q_weight, half, eps, cosine, sine, HALF, NORM)
     q_at = q_out + token * (Q_HEADS * DIM) + head * DIM + half
     tl.store(q_at, low.to(q_out.dtype.element_ty), mask=inside)
     tl.store(q_at + HALF, high.to(q_out.dtype.element_ty), mask=inside)
-
-    slot = tl.load(slots + token)
     if slot < 0:
         return
     block = (slot // block_tokens).to(tl.int64)
     place = (slot % block_tokens).to(tl.int64)
-    head = tl.arange(0, KV_ROWS)[:, None]
-    inside = head < KV_HEADS
-    keys = row + Q_HEADS * DIM + head * DIM
-    key_scales = column_scales + Q_HEADS * DIM + head * DIM
-    low, high = _rotated(keys, key_scales, scale, k_weight, half, inside, eps, cosine, sine, HALF, NORM, SCALED)
-    k_at = k_out + block * k_block_stride + head * k_head_stride + place * k_token_stride + half
-    tl.store(k_at, low.to(k_out.dtype.element_ty), mask=inside)
-    tl.store(k_at + HALF, high.to(k_out.dtype.element_ty), mask=inside)
-
-    columns = tl.arange(0, DIM)[None, :]
-    v = _load(keys + KV_HEADS * DIM, key_scales + KV_HEADS * DIM, scale, columns, inside, SCALED)
-    v_at = v_out + block * v_block_stride + head * v_head_stride + place * v_token_stride + columns
-    tl.store(v_at, v.to(v_out.dtype.element_ty), mask=inside)
+    low, high = _rotated(k_low, k_high, k_weight, half, eps, cosine, sine, HALF, NORM)
+    k_at = k_out + block * k_block_stride + kv_head * k_head_stride + place * k_token_stride + half
+    tl.store(k_at, low.to(k_out.dtype.element_ty), mask=kv_inside)
+    tl.store(k_at + HALF, high.to(k_out.dtype.element_ty), mask=kv_inside)
+    v_at = v_out + block * v_block_stride + kv_head * v_head_stride + place * v_token_stride + columns
+    tl.store(v_at, v.to(v_out.dtype.element_ty), mask=kv_inside)
 
 
 def qk_norm_rope_write(
