@@ -37,7 +37,7 @@ from consumer.serving.errands import Errands
 from consumer.serving.histories import Histories
 from consumer.serving.in_flight import InFlight, Outcome
 from consumer.serving.load_settings import LoadSettings
-from consumer.serving.offsets import OffsetTracker
+from consumer.serving.offsets import Ownership
 from consumer.serving.reader import RequestReader
 from consumer.serving.repeats import RepeatCache, identity_of
 from consumer.serving.settings import BatchSettings
@@ -111,9 +111,7 @@ class Parts:
             clock,
         )
         self._queue = BatchQueue(batch, clock, lambda _: None, Errands())
-        self._tracker = OffsetTracker()
-        self._partition = partition_of(kafka.request_topic, 0)
-        self._tracker.assign({self._partition: 0})
+        self._owned = Ownership(partition_of(kafka.request_topic, 0), 1, 0)
         self._writer = ReplyWriter(kafka, self._observer, clock, BadRecordLimit(batch), repeats)
         self._producer: ReplyProducer[Sent] = ReplyProducer(kafka, self._observer_error)
         self._engine = engine
@@ -122,14 +120,14 @@ class Parts:
         """Requests that were read together."""
         now = Moment(time.time() * 1000, time.monotonic())
         records = clock("record", lambda: [record_of(message) for message in messages])
-        deliver = self._tracker.deliver
-        tickets = clock("offset", lambda: [deliver(self._partition, each.offset, 0.0) for each in records])
+        owned = self._owned
+        clock("offset", lambda: [owned.deliver(each.offset, each.timestamp_ms) for each in records])
         headers = clock("decode", lambda: [RequestHeaders.parse(each.headers) for each in records])
         clock("decode", lambda: [self._decoder.decode(each.value, each.key) for each in records])
         clock("identity", lambda: [identity_of(*each) for each in zip(records, headers, strict=True)])
         read = clock(
             "request",
-            lambda: [self._reader.read(*each, now) for each in zip(records, tickets, strict=True) if each[1]],  # type: ignore[arg-type]  # all are delivered for the first time
+            lambda: [self._reader.read(each, owned, now) for each in records],
         )
         ready = clock("history", lambda: self._histories.admit(read))
         clock("queue", lambda: self._queue.add(ready))
@@ -142,7 +140,7 @@ class Parts:
         clock("produce", lambda: self._writer.send(sends, self._producer))
         self._reported(len(sends), clock)
         clock("count", lambda: self._writer.delivered(sends, time.monotonic()))
-        clock("offset", lambda: [self._tracker.complete(item.ticket) for item in items])
+        clock("offset", lambda: [item.ownership.finish(item.record.offset) for item in items])
 
     def _batches(self) -> list[Batch[InFlight]]:
         batches: list[Batch[InFlight]] = []

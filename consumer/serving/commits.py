@@ -23,8 +23,8 @@ class Commits(Protocol):
     def reserve(self) -> float:
         """The share of a revoked partition's drain that is kept for ``withdraw``."""
 
-    def delivered(self, item: InFlight) -> None:
-        """A record was read; called before it is answered."""
+    def delivered(self, items: Sequence[InFlight]) -> None:
+        """Records were read; called before they are answered."""
 
     def commit(self, consumer: RequestConsumer, tracker: OffsetTracker, *, at_once: bool) -> None:
         """Once a turn; ``at_once``: the last time before partitions are given up."""
@@ -47,7 +47,7 @@ class StoredCommits:
         self._due = 0.0
         self._again = 0.0
 
-    def delivered(self, item: InFlight) -> None:
+    def delivered(self, items: Sequence[InFlight]) -> None:
         """Nothing to do."""
 
     def commit(self, consumer: RequestConsumer, tracker: OffsetTracker, *, at_once: bool) -> None:
@@ -83,8 +83,9 @@ class TransactionCommits:
         self._turns = turns
         self._limit = limit
 
-    def delivered(self, item: InFlight) -> None:
-        self._turns.deliver(item.ticket)
+    def delivered(self, items: Sequence[InFlight]) -> None:
+        for item in items:
+            self._turns.deliver(item.ticket)
 
     def commit(self, consumer: RequestConsumer, tracker: OffsetTracker, *, at_once: bool) -> None:
         if self._turns.open_s() > self._limit:  # calls of the client have been seen not to return

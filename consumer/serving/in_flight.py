@@ -5,7 +5,7 @@ from collections.abc import Hashable, Sequence
 import msgspec
 
 from consumer.histories.operation import Brought, Operation, UserKey
-from consumer.serving.offsets import Ticket
+from consumer.serving.offsets import Ownership, Ticket
 from consumer.serving.recaller import Answer
 from consumer.serving.tracing import RequestTrace
 from consumer.wire.dead_letter import SourceRecord
@@ -27,7 +27,7 @@ class InFlight(msgspec.Struct, eq=False):
     """
 
     record: SourceRecord
-    ticket: Ticket
+    ownership: Ownership
     admitted: float
     deadline: float
     headers: RequestHeaders
@@ -50,6 +50,11 @@ class InFlight(msgspec.Struct, eq=False):
     saving: bool = False
     """What it came to waits, in ``pending``, for the store of histories."""
     pending: "Job | None" = None
+
+    @property
+    def ticket(self) -> Ticket:
+        """Its place among those that were delivered."""
+        return Ticket(self.ownership.partition, self.record.offset, self.ownership.epoch)
 
     @property
     def user(self) -> UserKey | None:

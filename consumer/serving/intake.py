@@ -114,28 +114,35 @@ class Intake:
         self._observer.received(len(records), sum([len(record.value or b"") for record in records]))
         now = Moment(time.time() * 1000, self._clock())
         self._limit.read(len(records), now.monotonic)
+        reads = self._read(records, now)
+        items = [read if isinstance(read, InFlight) else read.item for read in reads]
+        self._in_flight += len(items)
+        self._bytes += sum([item.size for item in items])
+        self._commits.delivered(items)
         queued: list[InFlight] = []
-        reads: list[InFlight | Job] = []
-        for record in records:
-            if record.timestamp_ms > now.wall_ms:
-                self._observer.clock_skew((record.timestamp_ms - now.wall_ms) / 1000)
-            ticket = self._tracker.deliver(
-                partition_of(record.topic, record.partition), record.offset, record.timestamp_ms / 1000
-            )
-            if ticket is None:
-                continue
-            read = self._reader.read(record, ticket, now)
-            item = read if isinstance(read, InFlight) else read.item
-            self._in_flight += 1
-            self._bytes += item.size
-            self._commits.delivered(item)
-            if isinstance(read, Done) and read.cancels is not None:
-                queued = self._cancel(read.cancels, item.addressee.user_id, [*queued, *self._histories.admit(reads)])
-                reads = []
-            reads.append(read)
-        queued += self._histories.admit(reads)
+        begin = 0
+        for at, read in enumerate(reads):
+            if type(read) is Done and read.cancels is not None:
+                queued += self._histories.admit(reads[begin:at])
+                queued = self._cancel(read.cancels, read.item.addressee.user_id, queued)
+                begin = at
+        queued += self._histories.admit(reads[begin:])
         if queued:
             self._queue.add(queued)
+
+    def _read(self, records: Sequence[SourceRecord], now: Moment) -> list[InFlight | Job]:
+        """Those that are ours and were not read before."""
+        reads: list[InFlight | Job] = []
+        topic, number, ownership, wall_ms = "", -1, None, now.wall_ms
+        for record in records:
+            if record.timestamp_ms > wall_ms:
+                self._observer.clock_skew((record.timestamp_ms - wall_ms) / 1000)
+            if record.partition != number or record.topic != topic:
+                topic, number = record.topic, record.partition
+                ownership = self._tracker.ownership(partition_of(topic, number))
+            if ownership is not None and ownership.deliver(record.offset, record.timestamp_ms):
+                reads.append(self._reader.read(record, ownership, now))
+        return reads
 
     def _cancel(self, request_id: str, user: str | None, queued: list[InFlight]) -> list[InFlight]:
         """Answer the request, if it has not started, wherever it waits. Returns what is left of ``queued``."""
@@ -156,7 +163,7 @@ class Intake:
             while True:
                 self._release(items)
                 for item in items:
-                    if not self._tracker.complete(item.ticket):
+                    if not item.ownership.finish(item.record.offset):
                         self._observer.late_result()
                 items = self._done.get_nowait()
         except Empty:
@@ -245,7 +252,7 @@ class Intake:
     def _give_up(self, partitions: Sequence[Partition], seconds: float) -> None:
         """Requests that have not started are the new owner's; what runs is still answered, its offsets are not ours."""
         gone = frozenset(partitions)
-        self._release(self._queue.remove(lambda item: item.ticket.partition in gone))
+        self._release(self._queue.remove(lambda item: item.ownership.partition in gone))
         self._withdraw(gone, seconds)
         self._settle(0.0)
         self._tracker.drop(gone)

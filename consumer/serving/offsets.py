@@ -6,7 +6,7 @@ ownership of a partition has an epoch: what was delivered under an earlier one n
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
@@ -21,22 +21,66 @@ class Ticket(msgspec.Struct, frozen=True, gc=False):
     epoch: int
 
 
-@dataclass(slots=True)
-class _Owned:
-    epoch: int
-    position: int | None
-    """Next offset to be delivered."""
-    stored: int | None
-    """Next offset as last handed to the client for a commit."""
-    committed: int | None
-    delivered: deque[int] = field(default_factory=deque)
-    """In their order; starts with an unfinished one."""
-    unfinished: dict[int, float] = field(default_factory=dict)
-    """Offset to record timestamp."""
+class Ownership:
+    """Of a partition, under which its records are delivered and finished. Belongs to the thread that owns the consumer,
+    but ``partition`` and ``epoch``, which never change.
+
+    ``position``: next offset to be delivered; ``stored``: next offset as last handed to the client for a commit.
+    """
+
+    __slots__ = ("_delivered", "_unfinished", "committed", "epoch", "partition", "position", "stored")
+
+    def __init__(self, partition: Partition, epoch: int, start: int | None) -> None:
+        self.partition, self.epoch = partition, epoch
+        self.position = self.stored = self.committed = start
+        self._delivered: deque[int] = deque()
+        """In their order; those that are finished leave its head when the span is asked for, which is every turn."""
+        self._unfinished: dict[int, int] = {}
+        """Offset to record timestamp."""
+
+    def deliver(self, offset: int, timestamp_ms: int) -> bool:
+        """Track a record that was read. False: it was read before."""
+        position = self.position
+        if position is None:
+            self.stored = self.committed = offset
+        elif offset < position:
+            return False
+        self._delivered.append(offset)
+        self._unfinished[offset] = timestamp_ms
+        self.position = offset + 1
+        return True
+
+    def finish(self, offset: int) -> bool:
+        """False: the ownership is over (or the record was finished before), nothing changes."""
+        return self._unfinished.pop(offset, None) is not None
+
+    def end(self) -> None:
+        """Finished or not, nothing of it moves any offset any more."""
+        self._delivered.clear()
+        self._unfinished.clear()
+
+    @property
+    def unfinished(self) -> int:
+        """Delivered records that are not finished."""
+        return len(self._unfinished)
+
+    @property
+    def span(self) -> int:
+        """Offsets that wait, finished ones behind an unfinished one included."""
+        delivered, unfinished = self._delivered, self._unfinished
+        while delivered and delivered[0] not in unfinished:
+            delivered.popleft()
+        return len(delivered)
 
     @property
     def watermark(self) -> int | None:
-        return self.delivered[0] if self.delivered else self.position
+        """Everything below is finished."""
+        return self._delivered[0] if self.span else self.position
+
+    @property
+    def oldest(self) -> float | None:
+        """Timestamp of the oldest unfinished record, seconds of the epoch."""
+        return self._unfinished[self._delivered[0]] / 1000 if self.span else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +99,15 @@ class OffsetTracker:
     """Not thread-safe: it belongs to the thread that owns the consumer."""
 
     def __init__(self) -> None:
-        self._owned: dict[Partition, _Owned] = {}
+        self._owned: dict[Partition, Ownership] = {}
         self._epoch = 0
 
     def assign(self, starts: Mapping[Partition, int | None]) -> None:
         """Begin a new ownership. A start offset, where one is known, is what the group has committed."""
+        self.drop(starts)
         for partition, start in starts.items():
             self._epoch += 1
-            self._owned[partition] = _Owned(self._epoch, start, start, start)
+            self._owned[partition] = Ownership(partition, self._epoch, start)
 
     def reset(self, partition: Partition) -> None:
         """The start was chosen, not committed: makes it committable, so that the choice is made once."""
@@ -72,31 +117,12 @@ class OffsetTracker:
     def drop(self, partitions: Iterable[Partition]) -> None:
         """End the ownership; finished or not, nothing of it is committable any more."""
         for partition in partitions:
-            self._owned.pop(partition, None)
+            if owned := self._owned.pop(partition, None):
+                owned.end()
 
-    def deliver(self, partition: Partition, offset: int, timestamp: float) -> Ticket | None:
-        """Track a record that was read. None: not owned, or read before under this ownership."""
-        owned = self._owned.get(partition)
-        if owned is None or (owned.position is not None and offset < owned.position):
-            return None
-        if owned.position is None:
-            owned.stored = owned.committed = offset
-        owned.delivered.append(offset)
-        owned.unfinished[offset] = timestamp
-        owned.position = offset + 1
-        return Ticket(partition, offset, owned.epoch)
-
-    def complete(self, ticket: Ticket) -> bool:
-        """Mark a record finished. False: its ownership is over (or it was finished before), nothing changes."""
-        owned = self._owned.get(ticket.partition)
-        if owned is None or owned.epoch != ticket.epoch:
-            return False
-        delivered, unfinished = owned.delivered, owned.unfinished
-        if unfinished.pop(ticket.offset, None) is None:
-            return False
-        while delivered and delivered[0] not in unfinished:
-            delivered.popleft()
-        return True
+    def ownership(self, partition: Partition) -> Ownership | None:
+        """The current one; none: not owned."""
+        return self._owned.get(partition)
 
     def committable(self) -> Iterator[tuple[Partition, int]]:
         """Partitions whose next offset to commit lies above the one stored last."""
@@ -132,11 +158,11 @@ class OffsetTracker:
 
     def unfinished(self, partitions: Iterable[Partition]) -> int:
         """Delivered records of these partitions that are not finished."""
-        return sum(len(owned.unfinished) for partition in partitions if (owned := self._owned.get(partition)))
+        return sum(owned.unfinished for partition in partitions if (owned := self._owned.get(partition)))
 
     def span(self) -> int:
         """The most offsets that one partition keeps waiting, finished ones behind an unfinished one included."""
-        return max((len(owned.delivered) for owned in self._owned.values()), default=0)
+        return max((owned.span for owned in self._owned.values()), default=0)
 
     def owned(self) -> tuple[Partition, ...]:
         return tuple(self._owned)
@@ -149,6 +175,6 @@ class OffsetTracker:
             owned.position,
             owned.watermark,
             owned.committed,
-            len(owned.unfinished),
-            owned.unfinished[owned.delivered[0]] if owned.delivered else None,
+            owned.unfinished,
+            owned.oldest,
         )

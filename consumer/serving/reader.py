@@ -9,7 +9,7 @@ from consumer.serving.coalesce import run_key
 from consumer.serving.deadlines import Moment
 from consumer.serving.in_flight import Denied, Done, InFlight, Job, Outcome, Repeat, size_of
 from consumer.serving.load_settings import LoadSettings
-from consumer.serving.offsets import Ticket
+from consumer.serving.offsets import Ownership
 from consumer.serving.recaller import Recaller
 from consumer.serving.repeats import RepeatCache, identity_of
 from consumer.serving.topics import TopicRules, closed_topics, reply_topics, rules_of
@@ -49,23 +49,23 @@ class RequestReader:
         self._load = load or LoadSettings()
         self._cap = Cap(engine.spec.max_history_items, engine.spec.history_drop)
 
-    def read(self, record: SourceRecord, ticket: Ticket, now: Moment) -> InFlight | Job:
+    def read(self, record: SourceRecord, ownership: Ownership, now: Moment) -> InFlight | Job:
         """A request to be queued, or what needs no engine. One with an ``operation`` goes by its user's history."""
         if record.fault is not None:
             unread = WireError("bad_request", record.fault)
-            return Outcome(self._item(record, ticket, now, RequestHeaders(), unread), unread, "read")
+            return Outcome(self._item(record, ownership, now, RequestHeaders(), unread), unread, "read")
         headers = RequestHeaders.parse(record.headers) if record.headers_readable else UNREADABLE
         try:
             wire = self._decoder.decode(record.value, record.key)
         except WireError as error:
-            item = self._item(record, ticket, now, headers, error)
+            item = self._item(record, ownership, now, headers, error)
             return self._denied(item) or Outcome(item, error.as_answer(), "decode")
         if isinstance(wire, WireEvent):
-            return self._event(record, ticket, now, headers, wire)
-        return self._request(record, ticket, now, headers, wire)
+            return self._event(record, ownership, now, headers, wire)
+        return self._request(record, ownership, now, headers, wire)
 
     def _request(
-        self, record: SourceRecord, ticket: Ticket, now: Moment, headers: RequestHeaders, wire: WireRequest
+        self, record: SourceRecord, ownership: Ownership, now: Moment, headers: RequestHeaders, wire: WireRequest
     ) -> InFlight | Job:
         rules = self._rules[record.topic]
         deadline = now.deadline(wire.deadline_ms, record.timestamp_ms, rules.deadline_ms, rules.max_deadline_ms)
@@ -75,7 +75,7 @@ class RequestReader:
         if brought is not None:
             ids += memory_of(brought)
         size, reply_topic = size_of(record, ids), headers.reply_topic or rules.reply_topic
-        item = InFlight(record, ticket, now.monotonic, deadline, headers, reply_topic, wire, size)
+        item = InFlight(record, ownership, now.monotonic, deadline, headers, reply_topic, wire, size)
         if headers.reply_topic is not None and (denied := self._denied(item)):
             return denied
         change: Change | None = "set" if history is not None else None if append is None else "extend"
@@ -117,9 +117,9 @@ class RequestReader:
         return None
 
     def _event(
-        self, record: SourceRecord, ticket: Ticket, now: Moment, headers: RequestHeaders, wire: WireEvent
+        self, record: SourceRecord, ownership: Ownership, now: Moment, headers: RequestHeaders, wire: WireEvent
     ) -> Outcome | Done:
-        item = self._item(record, ticket, now, headers, wire, memory_of(wire.items))
+        item = self._item(record, ownership, now, headers, wire, memory_of(wire.items))
         if headers.error is not None:
             return Outcome(item, RequestError("bad_request", headers.error), "validate")
         if wire.type == "event":
@@ -143,18 +143,18 @@ class RequestReader:
         """Have it go by the user's history: to change it, to be answered from it (``waits``), or both."""
         if user is None or (change is None and not waits):
             return
-        ticket = item.ticket
-        partition = ticket.partition
+        ownership, offset = item.ownership, item.record.offset
+        partition = ownership.partition
         key = UserKey(partition.topic, user)
         if change == "set" and items is not None:
-            item.operation = Brought(key, partition, ticket.epoch, ticket.offset, items)
+            item.operation = Brought(key, partition, ownership.epoch, offset, items)
             return
         item.operation = Operation(
             item,
             key,
             partition,
-            ticket.epoch,
-            ticket.offset,
+            ownership.epoch,
+            offset,
             change,
             item.admitted,
             NO_ITEMS if items is None else items,
@@ -200,7 +200,7 @@ class RequestReader:
     def _item(
         self,
         record: SourceRecord,
-        ticket: Ticket,
+        ownership: Ownership,
         now: Moment,
         headers: RequestHeaders,
         addressee: WireError | WireEvent,
@@ -212,7 +212,7 @@ class RequestReader:
             named = False
         return InFlight(
             record,
-            ticket,
+            ownership,
             now.monotonic,
             _NO_DEADLINE,
             headers,

@@ -225,7 +225,7 @@ class ReplyWriter:
         self._check_share(item, reason, message)
         item.dead_lettered = True
         self._observer.dead_letter(reason)
-        log.warning("dead letter: %s[%d]@%d: %s: %s", *item.ticket.partition, item.ticket.offset, reason, message)
+        log.warning("dead letter: %s[%d]@%d: %s: %s", *item.ownership.partition, item.record.offset, reason, message)
         topic, most = self._settings.dead_letter_topic, self._settings.max_message_bytes
         return DeadLetterSent(item, topic, reason, message, stage, most)
 

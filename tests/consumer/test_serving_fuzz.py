@@ -104,10 +104,12 @@ def record_of(rng: random.Random, offset: int) -> SourceRecord:
 
 def kind_of(reader: RequestReader, tracker: OffsetTracker, record: SourceRecord) -> str:
     """Read it, write what it comes to, complete its offset."""
-    ticket = tracker.deliver(PLACE, record.offset, 0.0)
-    assert ticket is not None
-    read = reader.read(record, ticket, NOW)
-    assert tracker.complete(ticket)
+    ownership = tracker.ownership(PLACE)
+    assert ownership is not None
+    assert ownership.deliver(record.offset, record.timestamp_ms)
+    read = reader.read(record, ownership, NOW)
+    assert ownership.finish(record.offset)
+    assert tracker.span() == 0
     if isinstance(read, InFlight):
         assert read.request is not None
         return "request"

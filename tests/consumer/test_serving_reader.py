@@ -7,7 +7,7 @@ import msgspec
 from consumer.serving.deadlines import Moment
 from consumer.serving.in_flight import Denied, Done, InFlight, Outcome, Repeat
 from consumer.serving.load_settings import LoadSettings
-from consumer.serving.offsets import Ticket
+from consumer.serving.offsets import Ownership
 from consumer.serving.reader import RequestReader
 from consumer.serving.repeats import RepeatCache
 from consumer.serving.settings import BatchSettings
@@ -36,7 +36,7 @@ def read(
     kafka = KafkaSettings(request_topic="t", reply_topic="replies", reply_topics_allowed=allowed, topics=topics or {})
     reader = RequestReader(FakeEngine(), kafka, WireLimits(), defaults, repeats, load)
     record = SourceRecord(topic, 0, 7, 1_000_000, b"user", value, headers)
-    return reader.read(record, Ticket(Partition(topic, 0), 7, 1), NOW)
+    return reader.read(record, Ownership(Partition(topic, 0), 1, 7), NOW)
 
 
 def test_a_good_request_is_sized_timed_and_addressed() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from consumer.serving.bad_records import BadRecordLimit
 from consumer.serving.in_flight import InFlight, Outcome
-from consumer.serving.offsets import Ticket
+from consumer.serving.offsets import Ownership
 from consumer.serving.repeats import RepeatCache
 from consumer.serving.settings import BatchSettings
 from consumer.serving.tracing import RequestTrace
@@ -150,11 +150,10 @@ class Made:
         self, offset: int, partition: Partition = P, topic: str = "recall.replies", to: int | None = None
     ) -> Outcome:
         """A record, read; its answer, not given yet, which goes ``to`` this partition of ``topic``."""
-        ticket = Ticket(partition, offset, 1)
         record = SourceRecord(*partition, offset, 0, b"k", b"v", (), True)
         item = InFlight(
             record,
-            ticket,
+            Ownership(partition, 1, 0),
             self.now,
             self.now + 60,
             RequestHeaders(reply_partition=to),
@@ -162,7 +161,7 @@ class Made:
             WireError("expired", "", request_id="r"),
             size=0,
         )
-        self.turns.deliver(ticket)
+        self.turns.deliver(item.ticket)
         return Outcome(item, RequestError("expired", "late"), "queue")
 
     def publish(self, *outcomes: Outcome) -> None:
