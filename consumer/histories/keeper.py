@@ -85,10 +85,9 @@ class Keeper(Generic[T]):
 
         Nothing but the history comes of it, and only if it is asked for.
         """
-        taken = self._held.bring(run, self._unpack)  # which counts for itself what it unpacks
-        self.counts.applied += taken
-        for each in run:
+        for each in run:  # first: of who comes by two partitions, neither has been elsewhere meanwhile
             self._epochs[each.partition] = each.epoch
+        self.counts.applied += self._held.bring(run, self._unpack)  # which counts for itself what it unpacks
         if run:
             self.counts.evicted += self._held.make_room(run[-1].user)
 

@@ -104,6 +104,17 @@ def test_a_history_that_was_brought_is_the_one_that_would_have_been_held(
         assert (len(each.keeper), each.keeper.nbytes) == (0, 0)
 
 
+def test_who_comes_by_two_partitions_at_once_and_by_one_of_them_again_keeps_the_later_history() -> None:
+    for lazy in (True, False):
+        process = Process(lazy)
+        process.take("set", 0, 0, 1, 5, 3)
+        process.take("set", 0, 1, 1, 6, 2)
+        process.drop(PARTITIONS[0])
+        process.take("set", 0, 0, 2, 5, 3)
+        process.take("read", 0, 1, 1, 7, 0)
+        assert process.told == [[6, 7]]
+
+
 def test_what_was_brought_counts_against_the_bounds_and_leaves_first_come_first() -> None:
     for more in ({"entries": 10}, {"max_bytes": 11_000}):
         process = Process(True, more)
