@@ -45,7 +45,7 @@ from consumer.serving.writer import ReplyWriter, Sent
 from consumer.stream.mock_cluster import MockCluster
 from consumer.stream.partition import partition_of
 from consumer.stream.producer import ReplyProducer
-from consumer.stream.records import record_of
+from consumer.stream.records import records_of
 from consumer.stream.settings import KafkaSettings
 from consumer.wire.headers import RequestHeaders
 from consumer.wire.request import RequestDecoder
@@ -119,7 +119,7 @@ class Parts:
     def run(self, messages: Sequence[Message], clock: Clock) -> None:
         """Requests that were read together."""
         now = Moment(time.time() * 1000, time.monotonic())
-        records = clock("record", lambda: [record_of(message) for message in messages])
+        records = clock("record", lambda: records_of(messages))
         owned = self._owned
         clock("offset", lambda: [owned.deliver(each.offset, each.timestamp_ms) for each in records])
         headers = clock("decode", lambda: [RequestHeaders.parse(each.headers) for each in records])

@@ -2,9 +2,9 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from consumer.stream.ends import PartitionEnds
@@ -22,7 +22,7 @@ from consumer.stream.leaving import leave_group
 from consumer.stream.listener import ConsumerListener
 from consumer.stream.offset_commits import OffsetCommits
 from consumer.stream.partition import Partition
-from consumer.stream.records import record_of
+from consumer.stream.records import records_of
 from consumer.stream.resets import OffsetResets
 from consumer.stream.settings import CRITICAL_ONLY, GroupProtocol, KafkaSettings
 from consumer.stream.starts import look_up
@@ -92,13 +92,10 @@ class RequestConsumer:
             messages = [] if first is None else [first]
             if messages and limit > 1:
                 messages += self._consumer.consume(limit - 1, 0)
-            records: list[SourceRecord] = []
-            for message in messages:
-                error = message.error()
-                if error is None:
-                    records.append(record_of(message))
-                else:
-                    self._on_message_error(error, message.topic(), message.partition(), message.offset())
+            sound = [message for message in messages if message.error() is None]
+            records = records_of(sound)
+            if len(sound) < len(messages):
+                self._on_errors(messages)
             records += self._unreadable.skip(self._consumer, paused=self._paused)
             self._reset_offsets()
             self._follow_group()
@@ -204,6 +201,11 @@ class RequestConsumer:
             self._consumer.close()
             self._consumer = self._connect(protocol)
         self._protocol = protocol
+
+    def _on_errors(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            if error := message.error():
+                self._on_message_error(error, message.topic(), message.partition(), message.offset())
 
     def _on_message_error(self, error: KafkaError, topic: str | None, number: int | None, offset: int | None) -> None:
         if is_fatal(error):

@@ -15,7 +15,7 @@ _TRUNCATED = ("dlq.truncated", b"true")
 _HEADERS_DROPPED = ("dlq.headers.dropped", b"true")
 
 
-class SourceRecord(msgspec.Struct, frozen=True):
+class SourceRecord(msgspec.Struct, frozen=True, gc=False):
     """A record as it was read. ``timestamp_ms`` is epoch milliseconds; ``headers`` are empty if not readable.
 
     ``fault``: why nothing of it but its place could be read.

@@ -73,7 +73,7 @@ class RequestFields(msgspec.Struct, frozen=True, kw_only=True):
     explain: bool = False
 
 
-class WireRequest(RequestFields, frozen=True, kw_only=True, eq=False):
+class WireRequest(RequestFields, frozen=True, kw_only=True, eq=False, gc=False):
     """One valid request as it was sent; a field that is ``None`` takes its default from the settings.
 
     ``history`` and ``append``: int64 ``[n]`` or strings, oldest first; ``tokens``: int32 ``[n]``. At most one of the
@@ -90,7 +90,7 @@ class WireRequest(RequestFields, frozen=True, kw_only=True, eq=False):
     exclude: ItemIds = NO_ITEMS
 
 
-class JsonRequest(WireRequest, frozen=True, kw_only=True, eq=False):
+class JsonRequest(WireRequest, frozen=True, kw_only=True, eq=False, gc=False):
     """The same, to be answered in JSON."""
 
     codec: ClassVar[Codec] = "json"

@@ -51,13 +51,15 @@ class RequestHeaders(msgspec.Struct, frozen=True, gc=False):
         """Read ``headers``; never raises. Our own names win over Spring's."""
         if not headers:
             return cls()
+        if len(headers) == 1:
+            name, content = headers[0]
+            if name == CORRELATION_ID:
+                return cls(content)
         found: Mapping[str, bytes | None] = dict(headers)
         correlation_name = CORRELATION_ID
         correlation_id = found.get(CORRELATION_ID)
         if correlation_id is None and (correlation_id := found.get(SPRING_CORRELATION_ID)) is not None:
             correlation_name = SPRING_CORRELATION_ID
-        if len(found) == 1 and correlation_id is not None:
-            return cls(correlation_id, correlation_name)
         topic = found.get(REPLY_TOPIC) or found.get(SPRING_REPLY_TOPIC)
         partition, error = _reply_partition(found)
         traceparent, tracestate = found.get(TRACEPARENT), None

@@ -186,6 +186,7 @@ def _with(base: type[S], **fields: tuple[Any, Any]) -> type[S]:
             frozen=True,
             kw_only=True,
             forbid_unknown_fields=True,
+            gc=False,
         ),
     )
 
