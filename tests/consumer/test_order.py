@@ -12,12 +12,9 @@ from consumer.serving.settings import BatchSettings
 from tests.consumer.queued_item import Item
 
 PACE, LADDER = Pace(CostModel(UNKNOWN), BatchSettings()), Ladder(LoadSettings())
-runs = st.lists(
-    st.tuples(
-        st.lists(st.builds(Item, priority=st.integers(4, 6), deadline=st.floats(0, 9)), max_size=40), st.floats(0, 1)
-    ),
-    max_size=8,
-)
+item = st.builds(Item, priority=st.integers(4, 6), deadline=st.floats(0, 9))
+few_or_many = st.lists(item, max_size=2) | st.lists(item, min_size=30, max_size=50)
+runs = st.lists(st.tuples(few_or_many, st.floats(0, 1)), max_size=8)
 
 
 @given(runs)
