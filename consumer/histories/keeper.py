@@ -87,7 +87,8 @@ class Keeper(Generic[T]):
         """
         for each in run:  # first: of who comes by two partitions, neither has been elsewhere meanwhile
             self._epochs[each.partition] = each.epoch
-        self.counts.applied += self._held.bring(run, self._unpack)  # which counts for itself what it unpacks
+        taken = self._held.bring(run, self._unpack)  # which counts for itself what it unpacks
+        self.counts.applied += taken
         if run:
             self.counts.evicted += self._held.make_room(run[-1].user)
 
