@@ -4,6 +4,7 @@ It comes again after a rebalance or a restart of its partition's owner (the same
 twice (the same bytes under the same correlation id).
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from threading import Lock
 
@@ -58,7 +59,7 @@ class RepeatCache:
         self._entries, self._bytes, self._age_s = settings.repeat_entries, settings.repeat_bytes, settings.repeat_age_s
         self._active_catalog = active_catalog
         self._clock = clock
-        self._kept: dict[Identity, Answered] = {}
+        self._kept: OrderedDict[Identity, Answered] = OrderedDict()
         """The least recently used first."""
         self._forgotten = Forgotten()
         self._lock = Lock()
@@ -79,11 +80,13 @@ class RepeatCache:
             for identity, answered in answers:
                 if covers and answered.user is not None and covers(answered.user, answered.admitted):
                     continue
-                if kept.setdefault(identity, answered) is not answered:
+                if identity in kept:
                     self._drop(identity)
-                    kept[identity] = answered
+                kept[identity] = answered
                 self.size += len(answered.value)
-            self._make_room()
+            while len(kept) > self._entries or self.size > self._bytes:
+                _, oldest = kept.popitem(last=False)
+                self.size -= len(oldest.value)
 
     def get(self, identity: Identity, catalog: str | None) -> Answered | None:
         """The reply to the same request; ``catalog`` is the version that it asks for."""
@@ -98,7 +101,7 @@ class RepeatCache:
                 return None
             if found.catalog != (catalog or self._active_catalog()):
                 return None
-            self._kept[identity] = self._kept.pop(identity)
+            self._kept.move_to_end(identity)
             return found
 
     def forget(self, user: str) -> None:
@@ -110,14 +113,3 @@ class RepeatCache:
 
     def _drop(self, identity: Identity) -> None:
         self.size -= len(self._kept.pop(identity).value)
-
-    def _make_room(self) -> None:
-        count, size, oldest = len(self._kept), self.size, list[Identity]()
-        for identity, answered in self._kept.items():
-            if count <= self._entries and size <= self._bytes:
-                break
-            count, size = count - 1, size - len(answered.value)
-            oldest.append(identity)
-        for identity in oldest:
-            del self._kept[identity]
-        self.size = size
