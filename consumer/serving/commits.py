@@ -84,8 +84,7 @@ class TransactionCommits:
         self._limit = limit
 
     def delivered(self, items: Sequence[InFlight]) -> None:
-        for item in items:
-            self._turns.deliver(item.ticket)
+        self._turns.deliver([item.ticket for item in items])
 
     def commit(self, consumer: RequestConsumer, tracker: OffsetTracker, *, at_once: bool) -> None:
         if self._turns.open_s() > self._limit:  # calls of the client have been seen not to return

@@ -51,10 +51,11 @@ class Turns(Generic[J]):
 
     # --- the intake thread ----------------------------------------------------------------------------------------
 
-    def deliver(self, ticket: Ticket) -> None:
-        """A record was read; in the order of its partition."""
+    def deliver(self, tickets: Iterable[Ticket]) -> None:
+        """Records were read; in the order of their partitions."""
         with self._changed:
-            self._of(ticket.partition, ticket.epoch).records[ticket] = None
+            for ticket in tickets:
+                self._of(ticket.partition, ticket.epoch).records[ticket] = None
 
     def start(self, partition: Partition, epoch: int, offset: int) -> None:
         """Commit where reading starts, as nothing is committed yet."""

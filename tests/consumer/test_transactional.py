@@ -161,7 +161,7 @@ class Made:
             WireError("expired", "", request_id="r"),
             size=0,
         )
-        self.turns.deliver(item.ticket)
+        self.turns.deliver([item.ticket])
         return Outcome(item, RequestError("expired", "late"), "queue")
 
     def publish(self, *outcomes: Outcome) -> None:

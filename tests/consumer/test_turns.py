@@ -21,8 +21,7 @@ def ticket(offset: int, partition: Partition = P, epoch: int = 1) -> Ticket:
 def turns(*tickets: Ticket) -> Turns[str]:
     made: Turns[str] = Turns(lambda: 0.0)
     made.member(MEMBER)
-    for each in tickets:
-        made.deliver(each)
+    made.deliver(tickets)
     return made
 
 
@@ -100,7 +99,7 @@ def test_answers_of_a_partition_that_is_withdrawn_never_leave() -> None:
 def test_an_answer_of_an_earlier_ownership_is_not_this_ones() -> None:
     made = turns(ticket(1))
     made.withdraw([P], 0.0)
-    made.deliver(ticket(1, epoch=2))
+    made.deliver([ticket(1, epoch=2)])
     assert not answer(made, ticket(1, epoch=1), "old")
     assert answer(made, ticket(1, epoch=2), "new")
     assert [*taken(made).answers.values()] == ["new"]
@@ -123,7 +122,7 @@ def test_a_partition_that_came_back_does_not_own_the_transaction_of_its_past() -
     answer(made, ticket(1), "p")
     run = taken(made)
     made.withdraw([P], 0.0)
-    made.deliver(ticket(1, epoch=2))
+    made.deliver([ticket(1, epoch=2)])
     assert not made.owned(run)
     assert made.end(run, committed=True) == []
     assert made.committed() == {}, "the offset is of an ownership that is over"
@@ -160,7 +159,7 @@ def test_it_says_how_long_a_transaction_has_been_open() -> None:
     now = [10.0]
     made: Turns[str] = Turns(lambda: now[0])
     made.member(MEMBER)
-    made.deliver(ticket(1))
+    made.deliver([ticket(1)])
     answer(made, ticket(1), "1")
     assert made.open_s() == 0
     run = taken(made)
@@ -193,7 +192,7 @@ def test_whatever_happens_each_offset_is_answered_once_up_to_what_is_committed(
         if kind == "deliver":
             position[partition] += 3  # the log has holes: it holds 2, 5, 8, …
             each = Ticket(partition, position[partition] - 1, epoch[partition])
-            made.deliver(each)
+            made.deliver([each])
             open_tickets.append(each)
         elif kind == "answer" and open_tickets:
             each = open_tickets.pop(choice % len(open_tickets))
