@@ -60,7 +60,7 @@ class RequestReader:
         except WireError as error:
             item = self._item(record, ownership, now, headers, error)
             return self._denied(item) or Outcome(item, error.as_answer(), "decode")
-        if isinstance(wire, WireEvent):
+        if type(wire) is WireEvent:
             return self._event(record, ownership, now, headers, wire)
         return self._request(record, ownership, now, headers, wire)
 

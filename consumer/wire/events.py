@@ -1,7 +1,7 @@
 """Records that ask for no reply: a user's new items, a request that is no longer wanted, a user to be forgotten."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, final
 
 import msgspec
 from msgspec import Meta
@@ -29,7 +29,8 @@ class EventFields(msgspec.Struct, frozen=True, kw_only=True):
     ts: _Milliseconds | None = None
 
 
-class WireEvent(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+@final
+class WireEvent(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """A valid one. ``items``: int64 ``[n]`` or strings, of an event; ``cancels``: a request id, of a cancel.
 
     It is an ``Addressee`` that nothing is addressed to.
