@@ -6,7 +6,7 @@ from typing import Protocol
 from consumer.serving.in_flight import InFlight
 from consumer.serving.offsets import OffsetTracker
 from consumer.serving.settings import BatchSettings
-from consumer.serving.transactional import Answered
+from consumer.serving.transactional import AnsweredJob
 from consumer.serving.turns import Turns
 from consumer.stream.consumer import RequestConsumer
 from consumer.stream.errors import StreamError
@@ -79,7 +79,7 @@ class TransactionCommits:
 
     reserve = 0.2
 
-    def __init__(self, turns: Turns[Answered], limit: float) -> None:
+    def __init__(self, turns: Turns[AnsweredJob], limit: float) -> None:
         self._turns = turns
         self._limit = limit
 

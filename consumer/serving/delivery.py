@@ -7,7 +7,7 @@ from consumer.serving.in_flight import InFlight
 from consumer.serving.observer import ServingObserver
 from consumer.serving.publisher import AtLeastOnce, Publisher
 from consumer.serving.settings import BatchSettings
-from consumer.serving.transactional import Answered, Transactional
+from consumer.serving.transactional import AnsweredJob, Transactional
 from consumer.serving.turns import Turns
 from consumer.serving.writer import ReplyWriter, Sent
 from consumer.stream.settings import KafkaSettings
@@ -26,7 +26,7 @@ def delivery_of(
     """As ``kafka.delivery`` says. Raises StreamError if the settings are refused."""
     if kafka.delivery == "at-least-once":
         return AtLeastOnce(kafka, writer, confirmed, observer, clock), StoredCommits(batch, clock)
-    turns: Turns[Answered] = Turns(clock)
+    turns: Turns[AnsweredJob] = Turns(clock)
     producer: TransactionalProducer[Sent] = TransactionalProducer(
         kafka, lambda code: observer.client_error("producer", code), halted
     )

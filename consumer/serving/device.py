@@ -22,7 +22,7 @@ GATHERING_SHARE = 0.7
 """So much of a batch's expected time the next one gathers requests; then it is prepared beside it."""
 
 
-Answered = Callable[[Sequence[RecallRequest], Sequence[Answer]], None]
+AnswerListener = Callable[[Sequence[RecallRequest], Sequence[Answer]], None]
 """Hears of the requests of a batch and their answers."""
 
 
@@ -51,7 +51,7 @@ class DeviceLoop:
         answer: Callable[[Sequence[Outcome]], None],
         observer: ServingObserver,
         clock: Callable[[], float],
-        answered: Answered = ignore,
+        answered: AnswerListener = ignore,
     ) -> None:
         self.running = 0
         self._answered = answered

@@ -34,7 +34,7 @@ def identity_of(record: SourceRecord, headers: RequestHeaders, *, placed: bool =
     return _PACK((record.topic, headers.reply_topic, headers.reply_partition, place, name, record.key, digest))
 
 
-class Answered(msgspec.Struct, frozen=True, gc=False):
+class KeptReply(msgspec.Struct, frozen=True, gc=False):
     """A reply to ``user`` that the broker confirmed; ``catalog`` is the version in it, ``at`` seconds of the clock,
     ``admitted`` those at which its request was read.
     """
@@ -59,7 +59,7 @@ class RepeatCache:
         self._entries, self._bytes, self._age_s = settings.repeat_entries, settings.repeat_bytes, settings.repeat_age_s
         self._active_catalog = active_catalog
         self._clock = clock
-        self._kept: OrderedDict[Identity, Answered] = OrderedDict()
+        self._kept: OrderedDict[Identity, KeptReply] = OrderedDict()
         """The least recently used first."""
         self._forgotten = Forgotten()
         self._lock = Lock()
@@ -70,9 +70,9 @@ class RepeatCache:
 
     def put(self, identity: Identity, value: bytes, catalog: str, user: str | None = None) -> None:
         now = self._clock()
-        self.put_all([(identity, Answered(value, catalog, now, user, now))])
+        self.put_all([(identity, KeptReply(value, catalog, now, user, now))])
 
-    def put_all(self, answers: Iterable[tuple[Identity, Answered]]) -> None:
+    def put_all(self, answers: Iterable[tuple[Identity, KeptReply]]) -> None:
         """Keep replies, but to users who were forgotten since their requests were read."""
         kept = self._kept
         with self._lock:
@@ -88,7 +88,7 @@ class RepeatCache:
                 _, oldest = kept.popitem(last=False)
                 self.size -= len(oldest.value)
 
-    def get(self, identity: Identity, catalog: str | None) -> Answered | None:
+    def get(self, identity: Identity, catalog: str | None) -> KeptReply | None:
         """The reply to the same request; ``catalog`` is the version that it asks for."""
         if identity not in self._kept:
             return None

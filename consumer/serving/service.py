@@ -17,7 +17,7 @@ from consumer.serving.bad_records import BadRecordLimit
 from consumer.serving.batch_queue import BatchQueue
 from consumer.serving.cost_model import UNKNOWN, CostModel, Prior
 from consumer.serving.delivery import delivery_of
-from consumer.serving.device import Answered, DeviceLoop, ignore
+from consumer.serving.device import AnswerListener, DeviceLoop, ignore
 from consumer.serving.errands import Errands
 from consumer.serving.histories import Histories
 from consumer.serving.intake import Intake
@@ -73,7 +73,7 @@ class ServingLoop:
         store: HistoryStore | None = None,
         active_catalog: Callable[[], str | None] = lambda: None,
         errands: Errands | None = None,
-        answered: Answered = ignore,
+        answered: AnswerListener = ignore,
         observer: ServingObserver | None = None,
         tracer: RequestTracer | None = None,
         clock: Callable[[], float] = time.monotonic,

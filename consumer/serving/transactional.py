@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class Answered:
+class AnsweredJob:
     """What a record came to and when, and once its turn has come the sends that say so."""
 
     job: Job
@@ -51,7 +51,7 @@ class Transactional:
     def __init__(
         self,
         settings: KafkaSettings,
-        turns: Turns[Answered],
+        turns: Turns[AnsweredJob],
         writer: ReplyWriter,
         producer: TransactionalProducer[Sent],
         confirmed: Callable[[Sequence[InFlight]], None],
@@ -82,7 +82,7 @@ class Transactional:
 
     def publish(self, jobs: Sequence[Job]) -> None:
         now = self._clock()
-        if late := self._turns.answer([(job.item.ticket, Answered(job, now)) for job in jobs]):
+        if late := self._turns.answer([(job.item.ticket, AnsweredJob(job, now)) for job in jobs]):
             self._confirmed([answered.item for answered in late])
         while self._clock() >= self._resume_at and (run := self._turns.take(self._most)):
             self._transact(run)
@@ -90,7 +90,7 @@ class Transactional:
     def abandon(self, budget: float) -> None:
         self._producer.abandon(budget)
 
-    def _transact(self, run: Run[Answered]) -> None:
+    def _transact(self, run: Run[AnsweredJob]) -> None:
         for answered in run.answers.values():
             if answered.sends is None:
                 answered.sends = self._writer.write(answered.job, answered.at)
@@ -109,7 +109,7 @@ class Transactional:
         else:
             self._committed(run)
 
-    def _replace_those_without_a_place(self, run: Run[Answered]) -> None:
+    def _replace_those_without_a_place(self, run: Run[AnsweredJob]) -> None:
         """Before the transaction: in it everybody's answers would wait for a topic, or be aborted for one or for a
         partition, that one client has named.
         """
@@ -128,7 +128,7 @@ class Transactional:
 
         self._replace(run, why)
 
-    def _replace(self, run: Run[Answered], why: Callable[[Sent], Failure | None]) -> None:
+    def _replace(self, run: Run[AnsweredJob], why: Callable[[Sent], Failure | None]) -> None:
         """``why`` a send cannot be written, None if it can."""
         for answered in run.answers.values():
             due: list[Sent] = []
@@ -139,7 +139,7 @@ class Transactional:
                     due.append(instead)
             answered.sends = due
 
-    def _send(self, run: Run[Answered]) -> None:
+    def _send(self, run: Run[AnsweredJob]) -> None:
         for answered in run.answers.values():
             for sent in answered.sends or ():
                 if sent.alone:
@@ -149,7 +149,7 @@ class Transactional:
                 if sent.alone:
                     self._await_deliveries(run)
 
-    def _await_deliveries(self, run: Run[Answered]) -> None:
+    def _await_deliveries(self, run: Run[AnsweredJob]) -> None:
         while self._awaiting:
             self._collect(_DELIVERY_S)
             for sent, failure in self._failures.items():
@@ -162,12 +162,12 @@ class Transactional:
         self._awaiting -= len(reports)
         self._failures.update(reports.failed)
 
-    def _check_ownership(self, run: Run[Answered]) -> None:
+    def _check_ownership(self, run: Run[AnsweredJob]) -> None:
         """The brokers would take offsets of a partition that has moved, as long as we are in the group."""
         if not self._turns.owned(run):
             raise TransactionError("partition_moved", "a partition of this transaction is another member's by now")
 
-    def _committed(self, run: Run[Answered]) -> None:
+    def _committed(self, run: Run[AnsweredJob]) -> None:
         self._pause, self._most = 0.0, min(self.at_once, 2 * self._most)
         self._failing.clear()
         self._observer.committed(True)
@@ -177,7 +177,7 @@ class Transactional:
         self._confirmed([answered.item for answered in run.answers.values()])
         self._turns.end(run, committed=True)
 
-    def _abort(self, run: Run[Answered], error: TransactionError) -> None:
+    def _abort(self, run: Run[AnsweredJob], error: TransactionError) -> None:
         self._observer.committed(False)
         self._producer.abort()
         self._collect(0)
@@ -190,7 +190,7 @@ class Transactional:
         if not culprits:
             self._wait(error, len(run.answers))
 
-    def _refused(self, run: Run[Answered], error: TransactionError) -> dict[Sent, Failure]:
+    def _refused(self, run: Run[AnsweredJob], error: TransactionError) -> dict[Sent, Failure]:
         """What a transaction failed for that failed for a topic: known once it holds one answer only."""
         if error.code not in OF_TOPIC or len(run.answers) != 1:
             return {}

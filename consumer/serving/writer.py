@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 from consumer.serving.bad_records import BadRecordLimit
 from consumer.serving.in_flight import BAD_RECORD, Done, InFlight, Job, Outcome, Repeat
 from consumer.serving.observer import Replied, ServingObserver
-from consumer.serving.repeats import Answered, RepeatCache
+from consumer.serving.repeats import KeptReply, RepeatCache
 from consumer.serving.tracing import RequestTracer
 from consumer.stream.errors import StreamError
 from consumer.stream.producer import Failure, FailureKind, ReplyProducer
@@ -147,7 +147,7 @@ class ReplyWriter:
         )
         self._repeats.put_all(
             [
-                (item.identity, Answered(sent.value, sent.catalog, now, item.addressee.user_id, item.admitted))
+                (item.identity, KeptReply(sent.value, sent.catalog, now, item.addressee.user_id, item.admitted))
                 for sent in served
                 if sent.catalog is not None and (item := sent.item).identity is not None
             ]

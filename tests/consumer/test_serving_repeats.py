@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from consumer.serving.repeats import Answered, RepeatCache, identity_of
+from consumer.serving.repeats import KeptReply, RepeatCache, identity_of
 from consumer.serving.settings import BatchSettings
 from consumer.stream.mock_cluster import Api
 from consumer.wire.dead_letter import SourceRecord
@@ -52,7 +52,7 @@ def test_a_reply_that_was_under_way_when_its_user_was_forgotten_is_not_kept() ->
     kept = cache(clock=lambda: 5.0)
     kept.forget("u")
     read = {b"a": ("u", 4.0), b"b": ("other", 4.0), b"c": ("u", 6.0)}
-    kept.put_all([(name, Answered(b"reply", "v1", 7.0, user, admitted)) for name, (user, admitted) in read.items()])
+    kept.put_all([(name, KeptReply(b"reply", "v1", 7.0, user, admitted)) for name, (user, admitted) in read.items()])
     assert [value_of(kept.get(name, None)) for name in read] == [None, b"reply", b"reply"]
 
 

@@ -13,7 +13,7 @@ from consumer.serving.offsets import Ownership
 from consumer.serving.repeats import RepeatCache
 from consumer.serving.settings import BatchSettings
 from consumer.serving.tracing import RequestTrace
-from consumer.serving.transactional import Answered, Transactional
+from consumer.serving.transactional import AnsweredJob, Transactional
 from consumer.serving.turns import Turns
 from consumer.serving.writer import DeadLetterSent, ReplySent, ReplyWriter, Sent
 from consumer.stream.errors import StreamError
@@ -125,7 +125,7 @@ class Made:
         self.producer = FakeProducer()
         self.events = Events()
         self.confirmed: list[int] = []
-        self.turns: Turns[Answered] = Turns(lambda: self.now)
+        self.turns: Turns[AnsweredJob] = Turns(lambda: self.now)
         self.turns.member(b"member")
         batch, self.tracer = BatchSettings(), Tracer()
         writer = ReplyWriter(
