@@ -87,13 +87,10 @@ class Keeper(Generic[T]):
         """
         for each in run:  # first: of who comes by two partitions, neither has been elsewhere meanwhile
             self._epochs[each.partition] = each.epoch
-        taken = self._held.bring(run, self._unpack)  # which counts for itself what it unpacks
-        self.counts.applied += taken
+        taken = self._held.bring(run, lambda each: self.submit(each.operation(cast(T, None))))  # nobody hears of it
+        self.counts.applied += taken  # beside what submit has counted for itself
         if run:
             self.counts.evicted += self._held.make_room(run[-1].user)
-
-    def _unpack(self, brought: Brought) -> None:
-        self.submit(brought.operation(cast(T, None)))  # nobody hears of it
 
     def users_of(self, partitions: Collection[Partition]) -> set[str]:
         """Users of these partitions, as far as they are held."""
