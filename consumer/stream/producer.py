@@ -9,6 +9,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from consumer.stream.absent import Absent
 from consumer.stream.errors import StreamError, is_fatal, name_of, reason_of
 from consumer.stream.settings import ClientOptions, KafkaSettings
 
@@ -25,6 +26,7 @@ _KINDS: dict[int, FailureKind] = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "topic_denied",
     KafkaError._UNKNOWN_PARTITION: "partition_unknown",
 }
+_ANYWHERE = -1
 _FULL_QUEUE_S = 0.05
 
 T = TypeVar("T")
@@ -66,6 +68,7 @@ class ReplyProducer(Generic[T]):
     def __init__(self, settings: KafkaSettings, client_error: Callable[[str], None]) -> None:
         self._client_error = client_error
         self._reports: Reports[T] = Reports()
+        self._absent: Absent[Failure] = Absent()
         self._fatal: KafkaError | None = None
 
         def reported(sent: T, error: KafkaError | None, _message: Message) -> None:
@@ -98,7 +101,10 @@ class ReplyProducer(Generic[T]):
 
         ``headers``: pairs of a name and bytes or None.
         """
-        where = -1 if partition is None else partition
+        where = _ANYWHERE if partition is None else partition
+        if absent := self._absent.failure(topic, where):
+            self._reports.failed.append((sent, absent))
+            return
         while True:
             try:
                 # All by position, the callback and 0 for "now" too: names would cost half as much again.
@@ -109,8 +115,14 @@ class ReplyProducer(Generic[T]):
             except KafkaException as error:
                 if is_fatal(error.args[0]):
                     raise StreamError(f"the producer is out for good: {reason_of(error)}") from error
-                self._reports.failed.append((sent, _failure(error.args[0], local=True)))
+                self._reports.failed.append((sent, self._refused(topic, where, error.args[0])))
             return
+
+    def _refused(self, topic: str, where: int, error: KafkaError) -> Failure:
+        failure = _failure(error, local=True)
+        if failure.kind in ("topic_unknown", "partition_unknown"):
+            self._absent.note(topic, where if failure.kind == "partition_unknown" else _ANYWHERE, failure)
+        return failure
 
     def poll(self, timeout: float) -> Reports[T]:
         """Have what was handed over sent, and wait up to ``timeout`` seconds for it; what was reported by then.
