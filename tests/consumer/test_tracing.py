@@ -220,6 +220,10 @@ def test_a_dead_collector_does_not_hold_the_end_up(made: Harness, monkeypatch: p
     begun = time.monotonic()
     exporting.close()
     assert time.monotonic() - begun < 3.0
+    for thread in threading.enumerate():  # they still try again, at random times: not beside the next test
+        if thread.name.startswith("Otel") or thread.name.endswith("(shutdown)"):
+            thread.join(10)
+            assert not thread.is_alive()
 
 
 def test_the_page_names_the_spans() -> None:
